@@ -93,8 +93,8 @@ def undivided_matrices(sums: Stages, points: ConfigurationSet, setting: Setting)
 def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the padding of gradient and weight buffers in elements, of all ranks together: [stages, points].
 
-    Where matrices are assigned undivided, every rank's part is as long as the longest one. 0 without an orthogonalising
-    optimizer, and without a sharded state.
+    Where matrices are assigned undivided, each rank's buffer is as long as the busiest one's: that x ranks - the
+    matrices. 0 without an orthogonalising optimizer, and without a sharded state.
     """
     if setting.framework.orthogonal is None or not setting.sharding.state:
         nothing = np.zeros_like(sums.dense)

@@ -73,8 +73,7 @@ class Pipelines:
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
         """Return pipelines as arrays; one with fewer stage shapes than others repeats its last one, with `alike` 0.
 
-        which: the index into `each` of every point, [points]; None where there is only one, whose arrays then have n =
-        1.
+        which: the index into `each` of every point, [points]; None: the points are the pipelines themselves.
         """
         most = max(len(one.stages) for one in each)
         rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
@@ -317,8 +316,8 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
 def summed(counts: Array, of_kinds: Array) -> Array:
     """Return the sum over kinds of count times value: [..., *stages, points].
 
-    counts: blocks of each kind in each stage, [*stages, kinds, points]; n may be 1, for the same counts at all points.
-    of_kinds: values of one block, [..., kinds, points].
+    counts: blocks of each kind in each stage, [*stages, kinds, points], or with one point for the same counts at all
+    points. of_kinds: values of one block, [..., kinds, points].
     """
     if counts.shape[-1] == 1:
         alike: Array = counts[..., 0] @ of_kinds

@@ -93,7 +93,8 @@ def _each_offload(array: Array) -> Array:
 def time_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
     """Return the seconds of a step by part, each of which broadcasts to [policies, offloads, points].
 
-    The parts are those of `pipelined`, data-parallel communication, optimizer and overhead.
+    The parts are compute, recompute, layer communication, pipeline send/receive (with several stages), pipeline bubble,
+    data-parallel communication, optimizer and overhead.
     """
     passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
     parts = {name: _each_offload(part) for name, part in passes.items()}

@@ -177,9 +177,7 @@ class Switches:
     pairs_microbatches: bool = False
 
     def hides(self) -> dict[str, Any]:
-        """Return the fields of `Hide` that the switches set: `hide`, 0.0 for an overlap that is off, USER_BUFFERS if
-        used.
-        """
+        """Return the fields of `Hide` that the switches set: `hide`, 0.0 for what is off, and USER_BUFFERS if used."""
         never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
         pieces = USER_BUFFERS if self.cuts_products else {}
         return {**self.hide, **{name: 0.0 for name, overlaps in never.items() if not overlaps}, **pieces}

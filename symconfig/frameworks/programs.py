@@ -33,7 +33,11 @@ def _only(column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str
 
 
 def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
-    """Return the constraints of a program that trains by reinforcement learning on Megatron-LM."""
+    """Return the constraints of a program that trains by reinforcement learning on Megatron-LM.
+
+    It has ZeRO 1 and 16 bits; no CUDA graphs, user buffers, overlap of experts, offload of activations, fused loss,
+    weight shards, expert capacity or fp8 attention. name: of the program, for the sentences.
+    """
     only, sized = partial(_only, source=source), f"of one size, and {name}'s sequences are not"
     sharding, bits = "runs Megatron-LM's distributed optimizer, and no other sharding", f"{name} trains in 16 bits"
     return (

@@ -108,8 +108,7 @@ class Comparison:
 
 
 def compare(audit: Audit, log: TrainingLog) -> Comparison:
-    """Return a log compared with the prediction of an audit; causes are sought only if the step is not within CLOSE of
-    it.
+    """Return a log compared with the prediction of an audit, with causes unless the step is within CLOSE of it.
 
     Raises InputError if the audit predicts nothing, or predicts a step with phases (RL), or if the log has another
     batch or number of GPUs than the configuration: then it is a log of another job.

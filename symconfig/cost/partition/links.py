@@ -45,8 +45,9 @@ _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole
 def digits(given: Numbers, taken: Numbers) -> Numbers:
     """Return the digit (0 to 8) of each pair of places of a mesh axis before and after, in the arrays' broadcast shape.
 
-    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see PAIRS. Two different
-    sharded places, FLAT too, are an exchange (5), equal ones 1. Never FORBIDDEN.
+    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT. A digit is an index of PAIRS: 0 and 1
+    where nothing changes (whole, sharded), 5 for two different sharded places, FLAT too, 7 for a gather. Never
+    FORBIDDEN.
     """
     first, second = np.asarray(cut(given)), np.asarray(cut(taken))
     result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]

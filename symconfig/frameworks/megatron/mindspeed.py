@@ -77,7 +77,7 @@ def uses(names: Collection[str]) -> bool:
 
 @cache
 def table(version: str) -> FlagTable:
-    """Return a release's options together with MindSpeed's, and with the values that it adds. Cached."""
+    """Return a release's options with MindSpeed's besides, and with the choices that MindSpeed adds to some. Cached."""
     known = flags(version)
     wider = {
         name: replace(flag, choices=(*flag.choices, *more))

@@ -244,9 +244,9 @@ def flex_backend(names: Mapping[str, Value]) -> Literal["deepep", "hybridep"] | 
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
     """Yield (option of `behaviour.changed`, value) for each kernel that differs from the usual one.
 
-    Those of experts only if `experts`; rope without fusion not for `latent` attention. Megatron-LM's own fused
-    cross-entropy (--cross-entropy-fusion-impl native, the default) is not among them: it keeps the softmax in fp32 as
-    the usual one does (core/fusions/fused_cross_entropy.py).
+    These are of attention, loss, rope (not of `latent` attention), the gated activation, and, if `experts`, experts one
+    by one and the dispatcher. Megatron-LM's own fused cross-entropy (--cross-entropy-fusion-impl native, the default)
+    is not among them: it keeps the softmax in fp32 as the usual one does (core/fusions/fused_cross_entropy.py).
     """
     backend = str(names.get("attention_backend") or "auto")
     if backend in ("unfused", "local") and base.implementation.attention.kernel is Kernel.FLASH:
