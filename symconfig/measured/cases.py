@@ -61,6 +61,7 @@ class Case:
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
     """Return a row as model, cluster and configuration, completed by its source's assumptions, which are recorded.
+
     model, cluster: replace those of the row. Raises InputError if neither the row nor an assumption gives a needed
     field, its degrees contradict its GPUs or batch, an option is not understood, or the model's name says that the run
     holds what rows cannot state (a distillation teacher).
@@ -256,9 +257,10 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
-    """Return the framework whose model predicts the row. Unknown program: fsdp if it uses torch.compile; else deepspeed
-    if `fsdp` or ZeRO stage 3 is stated, else megatron. Known program: its framework. In both cases deepspeed becomes
-    fsdp if `fsdp` is set.
+    """Return the framework whose cost model predicts the row.
+
+    Of a known program it is that program's. Else fsdp with torch.compile, deepspeed if `fsdp` or ZeRO 3 is stated, else
+    megatron. deepspeed becomes fsdp if `fsdp` is set.
     """
     fsdp = options.get("fsdp")
     if program is None and options.get("torch_compile"):

@@ -244,7 +244,11 @@ def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
 
 
 def _imbalance(judged: Judged, measured_s: float) -> Iterator[Cause]:
-    """Yield the load imbalance of experts that explains the measured step, if one does: a step is linear in it."""
+    """Yield the load imbalance of experts that explains the measured step, if one does.
+
+    A step is linear in it; it must be 1 (even loads) to MOST times the assumed one. Nothing if the plan's loads are
+    even.
+    """
     plan = judged.plan
     loads = (plan.best.predicted.untrained or {}).get("waited_load")
     if loads is None:

@@ -151,9 +151,11 @@ def compared_stage(row: Row, prediction: Prediction) -> int:
 
 
 def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
-    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one. Order, each
-    with its prediction: peak allocated, peak reserved, `memory_gb` (as allocated, both of the compared stage), device
-    total, activations alone (the larger of first and last rank). All are read in units of 2^30 or 2^20.
+    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one.
+
+    In this order: peak allocated, of the compared stage; peak reserved, of the fullest; `memory_gb`, as allocated;
+    device total; activations alone, without weights and states (the larger of first and last rank). All are read in
+    units of 2^30 or 2^20.
     """
     measured = row.measured
     peak = prediction.stage_bytes[compared_stage(row, prediction)]

@@ -183,9 +183,10 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`. Peaks of
-    allocated and reserved memory are in GiB: the largest, and all by rank in the order of their text. memory_rank is 0
-    if only rank 0, or an unnamed rank, printed peaks, else "max".
+    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`.
+
+    Peaks of allocated and reserved memory are in GiB: the largest, and a list of all ranks', sorted by rank as text.
+    memory_rank is 0 if only rank 0, or an unnamed rank, printed peaks, else "max".
     """
     values: dict[str, Any] = {}
     if log.steady is not None:

@@ -277,8 +277,7 @@ class Costs:
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
-        """Return a link's digits, amounts and counts: a Weight if its producer is a parameter, else an Activation;
-        cached.
+        """Return a link's digits, amounts and counts, cached: Weight if its producer is a parameter, else Activation.
 
         A weight is gathered again for the backward if its consumer is a copy, or an operator with a backward and
         another input that has a gradient.

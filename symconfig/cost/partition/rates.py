@@ -160,9 +160,7 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
 
 
 def buffered(rates: Sequence[Rate]) -> tuple[Rate, ...]:
-    """Return the rates without their fixed parts (sends as they are): of a tensor that shares messages with many
-    others.
-    """
+    """Return the rates, without fixed parts but of sends, of a tensor that shares messages with many others."""
 
     def without(prices: Prices) -> Prices:
         return Prices((0.0,) * len(prices.each), prices.each)

@@ -233,8 +233,10 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Fit a GPU's kernel constants to measured times, with the errors by family before and after. Host copies and
-    products in a precision that the cluster's GPU lacks are left out. Raise InputError if no kernel is left.
+    """Return a GPU's kernel constants fitted to measured times, with the errors by family before and after.
+
+    Host copies and products in a precision that the cluster's GPU lacks are left out. Raises InputError if no kernel is
+    left.
     """
     peaks = cluster.gpu.peak_flops
     rows = tuple(
