@@ -107,7 +107,7 @@ def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
 def elementwise(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the trained parameters that the optimizer steps element by element, before sharding: [stages, points].
 
-    These are all without the matrices of an orthogonalising optimizer. Dense ones are those that `dense_shared` gives.
+    Matrices of an orthogonalising optimizer are left out; dense parameters are those that `dense_shared` returns.
     """
     dense = dense_shared(sums, points, setting)
     if setting.framework.orthogonal is None:

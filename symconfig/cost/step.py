@@ -208,7 +208,7 @@ def _column(values: Iterable[float]) -> Array:
 def bound_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: [points].
 
-    It is of the passes and the bubble. sums: of a `bound_table`.
+    Only passes and bubble are in it. sums: of a `bound_table`.
     """
     passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
     return np.asarray(total(passes)[0])

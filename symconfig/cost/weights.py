@@ -63,10 +63,11 @@ def products(short: Array, long: Array) -> tuple[tuple[Array, Array, Array], ...
 
 
 def orthogonal_rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return sums over a block's orthogonalised matrices by the names of NAMES, dense or of experts: [points] each.
+    """Return sums over a block's orthogonalised matrices by the names of NAMES: [points] each.
 
-    `matrix` is elements on a rank, `matrix_s` seconds, `largest_matrix` the elements of the largest one; 0 without any,
-    and if the optimizer orthogonalises nothing.
+    `matrix` is elements on a rank, `matrix_s` seconds, `largest_matrix` the elements of the largest one; the names with
+    `_expert` are of experts' weights, the others of dense ones. 0 without any, and if the optimizer orthogonalises
+    nothing.
     """
     zero = np.zeros(lattice.points)
     rows_by_name = dict.fromkeys(NAMES, zero)
@@ -101,9 +102,9 @@ def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
 
 
 def iterations_s(each: Matrices, machine: Machine, how: Orthogonal) -> Array:
-    """Return the seconds of orthogonalising one matrix, communication between its ranks included: [points].
+    """Return the seconds of all iterations on one matrix, communication between its ranks included: [points].
 
-    By `over_tensor`: each tensor-parallel rank iterates on its own part; or gathers and iterates on the whole
+    By `over_tensor`: each tensor-parallel rank iterates on its own part; or gathers once and iterates on the whole
     (DUPLICATED); or the ranks share each product and all-reduce it (DISTRIBUTED). The ranks, of tp or of etp, are
     neighbours in their rank grid.
     """

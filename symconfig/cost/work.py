@@ -161,9 +161,9 @@ def is_dispatch(c: Collective) -> bool:
 
 
 def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
-    """Return the names of the operators that CUDA graphs replay: those of a leg that the framework captures.
+    """Return the names of the operators that CUDA graphs replay: those in the parts of a layer that are captured.
 
-    None of a block outside the layers, unless all legs of a layer are captured.
+    `framework.graphed` names these parts. None of a block outside the layers, unless every part (Leg) is captured.
     """
     if block.place is not Place.LAYER and framework.graphed != WHOLE:
         return frozenset()
@@ -176,8 +176,9 @@ def host_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each.
 
-    They are `host_kernel_s` x `machine.launching` x the work's turns (1 of attention). Further turns of grouped kernels
-    that loop over experts count _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times as much.
+    An operator takes `host_kernel_s` x `machine.launching` for each of its turns (1 of attention). Further turns of
+    grouped kernels that loop over experts count _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times
+    as much.
     """
     result: dict[tuple[str, Phase], Array] = {}
     grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN

@@ -85,7 +85,8 @@ _NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
 def options(how: Implementation) -> dict[str, Any]:
     """Return an implementation's choices as options by name, so that `changed` with all of them gives the same.
 
-    kept_outputs is at least 1; held_logits says whether any are kept.
+    Options are switches, numbers or words of a named choice. kept_outputs is at least 1; held_logits says whether any
+    are kept.
     """
     return {
         **{name: attrgetter(path)(how) for name, path in _FIELDS.items()},
@@ -266,9 +267,10 @@ def stepping(
 ) -> Framework:
     """Return the framework, which runs AdamW in fp32, with another optimizer; itself if the states are as large.
 
-    A step reads and writes all of its state, and moves gradient and weight as AdamW does. Muon keeps AdamW for other
-    parameters, and sets only `orthogonal`. precision: of matmuls. precise: Megatron-LM's precision-aware optimizer
-    runs, which narrow states require.
+    Changed are the bytes of optimizer state, those that a step moves (all of the state is read and written; gradient
+    and weight move as with AdamW), and the stepping, which is FUSED. Muon keeps AdamW for other parameters, and sets
+    only `orthogonal`. precision: of matmuls. precise: Megatron-LM's precision-aware optimizer runs, which narrow states
+    require.
     """
     usual = framework.bytes.optimizer
     if optimizer.name == "muon":

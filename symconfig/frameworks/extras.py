@@ -37,9 +37,9 @@ def supported(c: Configuration, framework: Framework) -> Configuration:
 
 
 def in_effect(c: Configuration) -> Configuration:
-    """Return a copy without options that its degrees leave without effect.
+    """Return a copy in which options that its degrees leave without effect are off.
 
-    Overlap needs ep > 1, user buffers tp > 1 and sequence parallelism, other dispatchers ep x etp > 1.
+    Overlap of experts needs ep > 1, user buffers tp > 1 and sequence parallelism, DeepEP and HybridEP ep x etp > 1.
     """
     return replace(
         c,

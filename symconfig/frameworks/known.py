@@ -174,7 +174,10 @@ def facts(backend: str, model: ModelDescriptor, architecture: str, attention: st
 
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, backend: str | None = None) -> Fixed:
-    """Return the facts of a job's model and cluster that constraints read. backend: instead of the job's."""
+    """Return the facts of a job's model and cluster that constraints read. backend: instead of the job's.
+
+    Of a job without reinforcement learning `samples` is 0, and without preferences `per_example` is 1.
+    """
     loss = None if job.preference is None else job.preference.means
     return facts(
         backend or job.backend,

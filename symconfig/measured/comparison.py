@@ -220,9 +220,10 @@ def _text(value: object) -> str:
 
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
-    """Yield the constants (or the load imbalance) of which one alone, changed, makes the prediction the measured step.
+    """Yield each constant (or the load imbalance) that, changed alone, makes the prediction the measured step.
 
-    They change by a factor of at most MOST, and shares of a peak to at most 1.
+    Changes are by a factor of at most MOST, and shares of a peak stay at most 1; rates of one kind, as of all
+    precisions of matrix products, change together.
     """
     known, c = cluster_constants(judged.plan.cluster), judged.run.configuration
     timer = Timer(judged.plan.model, judged.plan.cluster, c)

@@ -139,8 +139,10 @@ def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]
 
 
 def compared_stage(row: Row, prediction: Prediction) -> int:
-    """Return the pipeline stage whose memory was measured: the stated one (at most the last), the last or first if rank
-    "last" or 0 printed it, else the one predicted to be the fullest.
+    """Return the pipeline stage (from 0) whose memory was measured.
+
+    The stated one (at most the last); else the last or first if rank "last" or 0 printed it; else the one predicted to
+    be the fullest.
     """
     peaks = prediction.stage_bytes
     if row.measured.stage is not None:

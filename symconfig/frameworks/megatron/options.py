@@ -101,10 +101,10 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> dict[str, bool]:
-    """Return the overlap fields of a configuration. names: values by destination; zero: the ZeRO stage.
+    """Return the overlap fields of a configuration (overlap_grad_reduce, overlap_param_gather, …), each True or False.
 
-    Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is on by default,
-    and only in an interleaved pipeline.
+    names: values by destination; zero: the ZeRO stage. Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at
+    ZeRO 3 without an option; p2p overlap is on by default, and only in an interleaved pipeline.
     """
     return {
         "overlap_grad_reduce": bool(names.get("overlap_grad_reduce")) or zero >= 2,
@@ -183,7 +183,7 @@ def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
 
     "full iteration": by either option. "all": no modules or `full` ones named, or attention and the MLP (`moe` with
     `experts`, else `mlp`). With `experts` and the router named: "outside experts" if attention is, too, else "router".
-    As transformer_config.py. experts: whether the model has any.
+    Rules are those of transformer_config.py. experts: whether the model has any.
     """
     if not graphs(names):
         return None

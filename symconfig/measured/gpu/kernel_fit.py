@@ -276,10 +276,10 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants.
+    """Return the cost model's seconds of each kernel, as Megatron-LM runs it, for n sets of constants: [kernels, n].
 
-    They are those of Megatron-LM's operators; a CastProduct in low precision is without its first operand's cast.
-    values: constant name to array [n]; the others are the cluster's.
+    A CastProduct in low precision is without its first operand's cast. values: constant name to array [n]; the others
+    are the cluster's.
     """
     result = np.empty((len(kernels), n))
     precisions = [
