@@ -196,9 +196,9 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
     """Return the recompute fields of a configuration; {} for words other than "full" and "selective…".
 
-    full: the whole layer, with its layers (default 1) if the method is block or uniform. selective: the stated modules
-    (default core attention; "none" if there are none), and method block with the layers of one stage over
-    `selective_every`, if that is stated.
+    full: the whole layer, uniform, or block if the row's method is block; recompute_layers (default 1) if a method is
+    stated. selective: the stated modules (default core attention; "none" if there are none), and method block with the
+    layers of one stage over `selective_every`, if that is stated.
     """
     word = str(options.option("recompute", "none"))
     if word == "full":

@@ -151,9 +151,10 @@ def _check(judged: Judged, log: TrainingLog) -> None:
 
 
 def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
-    """Yield the step, then the parts that the log has timers of; nothing without a steady step.
+    """Yield the step, then forward and backward, optimizer and data loading, as far as the log has timers of them.
 
-    Data loading is part of the predicted overhead, so it has no prediction of its own.
+    Nothing without a steady step. Data loading is part of the predicted overhead, so it has no prediction of its own;
+    forward and backward is predicted as the step without optimizer and overhead.
     """
     if log.steady is None:
         return
@@ -209,7 +210,7 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
 
 
 def _text(value: object) -> str:
-    """Return a value as one text for comparison: numbers without trailing zeros, lists with blanks, enums by name."""
+    """Return a value as a text to compare: numbers as short as they are, lists with blanks, AttnBackend by name."""
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
     if isinstance(value, float):

@@ -121,7 +121,8 @@ def modules(model: ModelDescriptor) -> tuple[str, ...]:
 def refusals(model: ModelDescriptor) -> Iterator[str]:
     """Yield why Transformers' class of the model cannot have the adapter's targets; nothing without an adapter.
 
-    One sentence names all fused targets that the class lacks; one each a layer that it fuses whose parts are targets.
+    One sentence names all fused targets that the class lacks; for each layer that the class fuses, one names targets
+    that are parts of it.
     """
     if model.adapter is None:
         return

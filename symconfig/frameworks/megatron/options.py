@@ -58,7 +58,8 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
 def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return the recompute fields of a configuration; "none" if the options ask for nothing, or for an unknown kind.
 
-    The first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
+    They are `recompute`, with recompute_modules if selective, or recompute_method and recompute_layers if full. The
+    first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
     --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
     with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
     """

@@ -144,8 +144,9 @@ def _low_product(on: Bench, kernel: Product) -> Call:
 
 
 def _rotating(function: Callable[[Sequence[Any]], object], sets: Sequence[Sequence[Any]], kept: int) -> Call:
-    """Return a call of the function on the next set of operands that keeps the last `kept` results alive, so that the
-    next result is written to other memory.
+    """Return a call of the function on the next set of operands, which keeps its last `kept` results alive.
+
+    The next result is thereby written to other memory.
     """
     results: list[object] = [None] * kept
 
