@@ -195,8 +195,7 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 def levels_of(
     levels: Sequence[tuple[str, float, Number, Number, Number, bool]], values: Constants
 ) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas: level0_size, _bytes_per_s, _latency_s and _mesh, level1_size,
-    ….
+    """Return the arguments of the collectives' formulas: level0_size, _bytes_per_s, _latency_s, _mesh, level1_size, ….
 
     levels: name, GPUs within, bytes/s on the wire, oversubscription, seconds of a message, and whether links are direct
     (mesh 1.0). The bandwidth is multiplied by the network's or the links' efficiency and divided by the
