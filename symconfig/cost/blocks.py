@@ -88,13 +88,13 @@ class BlockCost:
         return result
 
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
-        """Return seconds and bytes of one microbatch by the names of PASSES: [PASSES, policies, points].
+        """Return one microbatch's costs under each policy, in the order of PASSES: [PASSES, policies, points].
 
-        Recomputation is part of the backward, its communication included. Copies of offloaded tensors overlap with
-        forward and backward; their exposed part counts as communication, and each takes the launching thread as long as
-        an operator. Bytes away (in host memory) and kept are per microbatch in flight; transient ones are alive only
-        while the block runs backward. Where the host launches kernels more slowly than the GPU runs them, the wait is
-        added to the pass.
+        forward, backward: seconds, with the GPU's waits for a host that launches kernels more slowly; what is
+        recomputed is part of the backward, its communication included. forward_comm, backward_comm: exposed seconds,
+        also of copies of offloaded tensors, which overlap with forward and backward; each takes the launching thread as
+        long as an operator. rerun: what of the backward is recomputed. away (in host memory), kept: bytes per
+        microbatch in flight. transient: bytes alive only while the block runs backward.
         """
         forward = {op: t for (op, phase), t in self.work_s.items() if phase is Phase.FORWARD}
         ops = tuple(forward)
@@ -142,9 +142,9 @@ class BlockCost:
         return result
 
     def seconds(self) -> Array:
-        """Return seconds and exposed communication of forward and backward without offload and recompute: [4, points].
+        """Return [4, points]: seconds of forward, of backward, exposed communication of forward, of backward.
 
-        The rows are the first four of PASSES; seconds include the GPU's waits for the host.
+        They are the first four of PASSES, without offload and recompute; seconds include the GPU's waits for the host.
         """
         result = np.zeros((4, self.boundary_bytes.size), dtype=self.boundary_bytes.dtype)
         for (_, phase), t in self.work_s.items():
@@ -295,7 +295,7 @@ class Policies:
         return np.asarray((self.staying > 0).all(axis=0), dtype=np.float64)
 
     def recomputed_working_set(self, held: Array) -> Array:
-        """Return the bytes of the recomputed module with the most tensors: [policies, points]; 0 if none is recomputed.
+        """Return the bytes of the largest recomputed module's tensors: [policies, points]; 0 if none is recomputed.
 
         held: bytes of each tensor, [held, points].
         """

@@ -62,6 +62,7 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
 
     amount_bytes: the full buffer. passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce, whose latency
     is that of a ring or of a tree over the nodes, if that is less. stride: distance in ranks between neighbours.
+    levels: `machine.levels`. 0 for a group of one.
     """
     times = []
     ring: Any = 0.0
@@ -79,7 +80,11 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
 
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | float, machine: Machine) -> Array:
-    """Return the seconds of a ring collective; 0 for a group of one rank. Arguments are as of `formulas.ring_s`."""
+    """Return the seconds of a ring collective; 0 for a group of one rank.
+
+    amount: bytes of the full buffer. passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce. stride:
+    distance in ranks between neighbours.
+    """
     several = ranks > 1
     if not np.any(several):
         return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
@@ -173,7 +178,8 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
     """Return the part of hidden_s that is exposed in the first forward and last backward passes, which have no partner.
 
     hidden_s: seconds that another microbatch hides in one microbatch. The passes are those of the last stage's warm-up
-    and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm).
+    and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm). group: microbatches
+    that run through a chunk before the next.
     """
     return hidden_s * minimum(num_microbatches, (warm_up(1, vpp, group, 0) + 1.0) / vpp)
 
@@ -181,7 +187,8 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
     """Return how many microbatches' activations a stage (from 0) holds at most; at most num_microbatches.
 
-    Plain 1F1B: pp - stage. Interleaved: Megatron-LM's warm-up and one chunk more, of 1/vpp each.
+    Plain 1F1B: pp - stage. Interleaved: Megatron-LM's warm-up and one chunk more, of 1/vpp each. group: microbatches
+    that run through a chunk before the schedule turns to the next.
     """
     chunks = minimum(num_microbatches * vpp, warm_up(pp, vpp, group, stage) + 1.0)
     interleaved = greater(vpp, 1.0)

@@ -245,10 +245,10 @@ class Framework:
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:
     """Return the bytes per parameter, with the low-precision copies of weights that Transformer Engine keeps.
 
-    The framework's own with 16-bit matmuls or without Transformer Engine. Else weight_cache and frozen_cache count the
-    copies, less what the weight itself has where weights are kept quantised. It keeps a weight's copies from the first
-    microbatch of a step to its last; of a frozen weight in low precision only one, transposed for each backward: 70B
-    parameters on one H200 leave room for no more.
+    They are the framework's own with 16-bit matmuls or without Transformer Engine. Else weight_cache and frozen_cache
+    count the copies, less what the weight itself has where weights are kept quantised. Copies of a weight are kept from
+    the first microbatch of a step to its last; of a frozen weight in low precision only one, transposed for each
+    backward: 70B parameters on one H200 leave room for no more.
     """
     if machine.quantised_bytes >= 2.0 or not framework.engine:
         return framework.bytes

@@ -67,7 +67,10 @@ class Uneven:
 
     @classmethod
     def of(cls, block: DerivedBlock, lattice: Lattice) -> Uneven | None:
-        """Return the imbalance of a block's kept tensors; None if loads are even or no tensor grows with the load."""
+        """Return the imbalance of a block's kept tensors; None if loads are even or no tensor grows with the load.
+
+        It names the tensors whose size includes LOAD, with the lattice's numbers OF_LAYER and OF_STAGE.
+        """
         slots = np.array([any(name == LOAD for name, _ in held.elements.powers) for held in block.held], dtype=float)
         if OF_LAYER not in lattice.numbers or not slots.any():
             return None

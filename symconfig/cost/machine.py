@@ -195,11 +195,11 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 def levels_of(
     levels: Sequence[tuple[str, float, Number, Number, Number, bool]], values: Constants
 ) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas by level: size, bytes_per_s, latency_s and mesh.
+    """Return the arguments of the collectives' formulas: level0_size, _bytes_per_s, _latency_s, _mesh, level1_size, ….
 
     levels: name, GPUs within, bytes/s on the wire, oversubscription, seconds of a message, and whether links are direct
     (mesh 1.0). The bandwidth is multiplied by the network's or the links' efficiency and divided by the
-    oversubscription. Fewer levels repeat the last one, of more the first ones count; {} without any.
+    oversubscription. There are always LEVELS: fewer repeat the last one, of more the first ones count; {} without any.
     """
     result: dict[str, Number] = {}
     link = values["link_efficiency"]

@@ -39,7 +39,7 @@ class Share:
         return self.dense + self.expert
 
     def on_rank(self, ranks: tuple[Array | float, Array | float]) -> Array:
-        """Return one rank's even share, dense / ranks[0] + expert / ranks[1]: [s, n]. ranks: as of `shards`."""
+        """Return one rank's even share, [stages, points]: dense / ranks[0] + expert / ranks[1]."""
         result: Array = self.dense / ranks[0] + self.expert / ranks[1]
         return result
 
@@ -57,7 +57,7 @@ def shards(points: ConfigurationSet, setting: Setting, sharded: bool) -> tuple[A
 
 
 def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the trained dense parameters that the ranks of `shards` divide among them: [s, n].
+    """Return the trained dense parameters that the ranks of `shards` divide among them: [stages, points].
 
     Where shards extend over tensor-parallel ranks, parameters that each tp rank holds whole count 1/tp.
     """
@@ -68,7 +68,7 @@ def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Ar
 
 
 def undivided_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
-    """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
+    """Return the elements of orthogonalised matrices on the busiest rank, [stages, points]; all if the state is whole.
 
     All too where one rank shares the state, or the optimizer orthogonalises nothing. Else a chunk's matrices are
     assigned undivided, bucket by bucket, each bucket's largest first to the rank with the fewest elements (Megatron-LM
@@ -91,10 +91,10 @@ def undivided_matrices(sums: Stages, points: ConfigurationSet, setting: Setting)
 
 
 def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
-    """Return the padding of gradient and weight buffers in elements, of all ranks together: [s, n].
+    """Return the padding of gradient and weight buffers in elements, of all ranks together: [stages, points].
 
-    Where matrices are assigned undivided, every rank's part is as long as the longest one. 0 without an orthogonalising
-    optimizer, and without a sharded state.
+    Where matrices are assigned undivided, each rank's buffer is as long as the busiest one's: that x ranks - the
+    matrices. 0 without an orthogonalising optimizer, and without a sharded state.
     """
     if setting.framework.orthogonal is None or not setting.sharding.state:
         nothing = np.zeros_like(sums.dense)
@@ -105,9 +105,9 @@ def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
 
 
 def elementwise(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
-    """Return the trained parameters that the optimizer steps element by element, before sharding: [s, n].
+    """Return the trained parameters that the optimizer steps element by element, before sharding: [stages, points].
 
-    These are all (dense ones as of `dense_shared`), without the matrices of an orthogonalising optimizer.
+    Matrices of an orthogonalising optimizer are left out; dense parameters are those that `dense_shared` returns.
     """
     dense = dense_shared(sums, points, setting)
     if setting.framework.orthogonal is None:
@@ -121,7 +121,7 @@ def _ratio(some: Array, whole: Array) -> Array:
 
 
 def optimizer_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the seconds of the optimizer's step on the slowest stage, one row per offload setting: [o, n].
+    """Return the seconds of the optimizer's step on the slowest stage, one row per offload setting: [offloads, points].
 
     The GPU's part, the transfers to and from the host, the step in host memory of the offloaded share, and the
     orthogonalised matrices follow one another. With offloaded weights every microbatch copies them from the host twice.
@@ -148,7 +148,7 @@ def optimizer_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Arr
 
 
 def held_weights(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the bytes of a rank's shard of all weights, frozen ones included, on the largest stage: [n].
+    """Return the bytes of a rank's shard of all weights, frozen ones included, on the largest stage: [points].
 
     The shard is that of ZeRO 3, whatever the setting's stage.
     """
@@ -179,10 +179,10 @@ class Exchange:
 
 
 def exchange(sums: Stages, points: ConfigurationSet, setting: Setting) -> Exchange:
-    """Return the data-parallel collectives of each stage's weights and gradients, in seconds before overlap.
+    """Return each stage's data-parallel seconds before overlap: by phase, and of one gather and one reduction.
 
     Bytes are those of trained parameters with their padding; frozen ones are gathered too if weights are sharded.
-    Gradients are as wide as the framework reduces them. Moves over the same axes are priced together.
+    Gradients are as wide as the framework reduces them. Collectives over the same axes are priced together.
     """
     sizes, sharding, longer = setting.bytes, setting.sharding, padding(sums, points, setting)
     trained = Share(sums.dense, sums.expert) + longer
@@ -206,7 +206,7 @@ def exchange(sums: Stages, points: ConfigurationSet, setting: Setting) -> Exchan
 def _moves_s(
     moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: ConfigurationSet, setting: Setting
 ) -> Array:
-    """Return the seconds of collectives over the same axes, dense and then expert weights: [k, s, n].
+    """Return the seconds of collectives over the same axes, of dense plus experts' weights: [moves, stages, points].
 
     0 where a stage has no such weights. Dense weights move in one message for each block (Together.BLOCK) or matrix
     (Together.MATRIX, if weights are sharded), else in one; experts' in one. The host's time for lists of tensors is
@@ -245,7 +245,7 @@ def _moves_s(
 
 
 def exchanged_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the exposed seconds that data-parallel communication adds to a step: [r, n].
+    """Return the exposed seconds that data-parallel communication adds to a step: [policies, points].
 
     Included are the all-reduce of tied embeddings between pipeline ends, and copies to and from communication buffers
     if the framework makes any. Without a pipeline, or if every microbatch exchanges, it is that of the stage with most.
@@ -258,7 +258,7 @@ def exchanged_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Arr
 
 
 def between_ends_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the seconds of all-reducing the gradient of an embedding that first and last stage both hold: [n].
+    """Return the seconds of all-reducing the gradient of an embedding that first and last stage both hold: [points].
 
     0 for a single stage, and if no point has parameters in `sums.copied`.
     """
@@ -270,7 +270,7 @@ def between_ends_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> 
 
 
 def copies_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the seconds of a step's copies between tensors and communication buffers, on the largest stage: [n]."""
+    """Return the seconds of a step's copies to and from communication buffers, on the largest stage: [points]."""
     elements = first_axis_max(sums.dense + sums.expert)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
     result: Array = moved / setting.machine.hbm_bytes_per_s
@@ -278,11 +278,11 @@ def copies_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
 
 
 def _exposed_without_pipeline(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
+    """Return the exposed seconds of a step's data-parallel exchange: [stages, policies, points].
 
-    Gathers and reductions of each microbatch overlap with its forward and backward, those of once a step with the last
-    backward or the next forward (a gather that runs APART with nothing). With sharded weights, blocks larger than
-    reuse_elements are gathered again for layers that are recomputed.
+    It is for no pipeline, or if every microbatch exchanges. Gathers and reductions of each microbatch overlap with its
+    forward and backward, those of once a step with the last backward or the next forward (a gather that runs APART with
+    nothing). With sharded weights, blocks larger than reuse_elements are gathered again for layers that are recomputed.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.ahead, sums.back
@@ -312,7 +312,7 @@ def _exposed_without_pipeline(sums: Stages, points: ConfigurationSet, setting: S
 def gathered_s(
     sums: Stages, points: ConfigurationSet, setting: Setting, work: Array, before_s: float = 0.0
 ) -> Array | float:
-    """Return the seconds that gathering sharded weights adds to a forward without a backward: [s, r, n].
+    """Return the seconds that gathering sharded weights adds to a forward alone: [stages, policies, points].
 
     0.0 if nothing is gathered in the forward. work: seconds of the forward itself. before_s: seconds of copying a
     rank's shards from the host first, which overlaps too, but slows no computation.
@@ -328,12 +328,12 @@ def gathered_s(
 
 
 def _exposed_in_pipeline(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
+    """Return the exposed seconds that a pipeline's exchange adds, once a step: [policies, points].
 
-    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers that
-    run APART only with fill time. Else reductions overlap with the first stage's own pass and with drain time, and
-    gathers with fill time, or, ON_DEMAND, follow one another stage by stage. They come close to the
-    simulator's for stages that are alike; `pipeline.overlap` says when each collective runs.
+    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers that run APART
+    only with fill time. Else reductions overlap with the first stage's own pass and with drain time, and gathers with
+    fill time, or, ON_DEMAND, follow one another stage by stage. The seconds are close to the simulator's for stages
+    that are alike; `pipeline.overlap` says when each collective runs.
     """
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.ahead, sums.back
@@ -359,10 +359,10 @@ def _exposed_in_pipeline(sums: Stages, points: ConfigurationSet, setting: Settin
 
 
 def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
-    """Return the exposed seconds of one collective per stage, [s, 1, n], on the stage with most: [r, n].
+    """Return the exposed seconds of one collective per stage, on the stage with most: [policies, points].
 
     It overlaps with `share` of the stage's own pass, at a loss of CONTENTION, and with the pipeline's fill or drain
-    time.
+    time. seconds: of the collective, [stages, 1, points]. work: of the pass, [stages, policies, points].
     """
     hidden = minimum(seconds, share * work)
     left = seconds - hidden - setting.pipelines.index[:, None] * work.min(axis=0) / setting.pipelines.vpp
@@ -371,11 +371,12 @@ def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting:
 
 
 def _exposed_between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
-    """Return the exposed seconds of one collective per chunk of an interleaved schedule, on the worst stage: [r, n].
+    """Return the exposed seconds of one collective per chunk, on the stage with most: [policies, points].
 
-    That of the first (last) chunk overlaps with nothing; each other one with a group of microbatches in a chunk; all
-    with fill or drain time. seconds: of all chunks. group: microbatches of it. ends: the vocabulary's share of a
-    stage's parameters, [s, n], which the first stage's exposed chunk holds.
+    It is for an interleaved schedule. That of the first (last) chunk overlaps with nothing; each other one with a group
+    of microbatches in a chunk; all with fill or drain time. seconds: of all chunks. work: of a stage's pass. group:
+    microbatches of it. ends: the vocabulary's share of a stage's parameters, [stages, points], which the first stage's
+    exposed chunk holds.
     """
     vpp = setting.pipelines.vpp
     index = setting.pipelines.index[:, None]

@@ -38,15 +38,15 @@ class Messages:
 
 
 def messages(sums: Stages, points: ConfigurationSet, setting: Setting) -> Messages:
-    """Return the seconds of messages between stages; all 0 for a single stage.
+    """Return waits for one message (busy_s), its time under way besides (lag_s), and waits per microbatch (received_s).
 
-    A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
-    its last one no gradient. Sends cost nothing more: they go together with a message that comes the other way
-    (Megatron-LM, send_forward_recv_backward). In plain 1F1B the receiver waits for the whole of each message;
-    interleaved, for what a chunk's forward does not hide, and while the pipeline fills and drains also for the rest,
-    `lag_s` (without --overlap-p2p-communication-warmup-flush). If a forward and a backward run as one (experts
-    overlapped), two messages come at once and nothing hides them: half of each counts. If the framework scatters sends
-    over tp, they are 1/tp as large and gathered after arrival.
+    All 0 for a single stage. A stage receives an activation and a gradient for each of its chunks; the model's first
+    chunk gets no activation and its last one no gradient. Sends cost nothing more: they go together with a message that
+    comes the other way (Megatron-LM, send_forward_recv_backward). In plain 1F1B the receiver waits for the whole of
+    each message; interleaved, for what a chunk's forward does not hide, and while the pipeline fills and drains also
+    for the rest, `lag_s` (without --overlap-p2p-communication-warmup-flush). If a forward and a backward run as one
+    (experts overlapped), two messages come at once and nothing hides them: half of each counts. If the framework
+    scatters sends over tp, they are 1/tp as large and gathered after arrival.
     """
     pipelines = setting.pipelines
     if not pipelines.several:
@@ -70,10 +70,10 @@ def messages(sums: Stages, points: ConfigurationSet, setting: Setting) -> Messag
 
 
 def in_flight(points: ConfigurationSet, setting: Setting) -> Array:
-    """Return how many microbatches' activations each stage holds at its peak, a fraction if interleaved: [s, n].
+    """Return how many microbatches' activations each stage holds at its peak: [stages, points].
 
-    Where a stage's chunks have different numbers of layers, it is counted along the schedule (`most_held`) as the
-    largest mean over its layers.
+    It is a fraction if interleaved. Where a stage's chunks have different numbers of layers, it is counted along the
+    schedule (`most_held`) as the largest mean over its layers.
     """
     pipelines, m = setting.pipelines, points.num_microbatches
     result: Array = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m[None], setting.groups)
@@ -97,14 +97,14 @@ def in_flight(points: ConfigurationSet, setting: Setting) -> Array:
 def pipelined(
     seconds: Array, rerun: Array, communication: Array, *, sums: Stages, points: ConfigurationSet, setting: Setting
 ) -> dict[str, Array]:
-    """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
+    """Return a step's seconds by part, [..., points]: compute, recompute, layer communication, pipeline bubble.
 
-    The parts are the slowest stage's, over all microbatches; "pipeline send/receive", the waits for messages, only with
-    several stages. What overlap of experts loses in the first and last passes counts as communication; messages' lag,
-    of one microbatch over all chunks forward and back, as bubble.
+    The first three are the slowest stage's, over all microbatches; "pipeline send/receive", its waits for messages, is
+    there only with several stages. What overlap of experts loses in the first and last passes counts as communication;
+    messages' lag, of one microbatch over all chunks forward and back, as bubble.
 
-    seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it without waits for messages,
-    and what of it is recompute and exposed communication.
+    seconds, rerun, communication: one microbatch through a stage, [stages, ..., points]: all of it without waits for
+    messages, and what of it is recompute and exposed communication.
     """
     m, pipelines, between = points.num_microbatches, setting.pipelines, messages(sums, points, setting)
     received, alike, hidden = (

@@ -73,13 +73,13 @@ class Pipelines:
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
         """Return pipelines as arrays; one with fewer stage shapes than others repeats its last one, with `alike` 0.
 
-        which: the index into `each` of every point, [n]; None where there is only one, whose arrays then have n = 1.
+        which: the index into `each` of every point, [points]; None: the points are the pipelines themselves.
         """
         most = max(len(one.stages) for one in each)
         rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
 
         def array(values: Sequence[object]) -> Array:
-            """Return the pipelines' values stacked, points last: [x, ..., n] of [each, x, ...]."""
+            """Return the pipelines' values stacked, points last: [x, ..., points] of [each, x, ...]."""
             stacked = np.array(values, dtype=np.float64)
             stacked = stacked.transpose(*range(1, stacked.ndim), 0)
             return stacked if which is None else stacked[..., which]
@@ -127,10 +127,11 @@ class Pipelines:
 def distinct(
     counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
 ) -> tuple[StageShape, ...]:
-    """Return the stages that can be the bottleneck: the first of those with equal chunks, and how many these are.
+    """Return a StageShape for each set of stages with equal chunks: that of its first stage; `alike` is the set's size.
 
-    A later one holds the same weights and fewer microbatches in flight. Blocks must be equal in order, too: recompute
-    of the first layers depends on it. counts: blocks of each kind, chunks: kinds of blocks of each chunk, per stage.
+    No other can be the bottleneck: a later one holds the same weights and fewer microbatches in flight. Blocks must be
+    equal in order, too: recompute of the first layers depends on it. counts: blocks of each kind, chunks: kinds of
+    blocks of each chunk, per stage.
     """
     alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
     for index, stage in enumerate(chunks):
@@ -190,7 +191,7 @@ class Setting:
 
     @property
     def groups(self) -> Array:
-        """Return how many microbatches run through a chunk before the next one, pp by default: [n]."""
+        """Return how many microbatches run through a chunk before the next one, pp by default: [points]."""
         fixed = self.framework.microbatch_group
         return np.full_like(self.pipelines.pp, fixed) if fixed else self.pipelines.pp
 
@@ -231,12 +232,12 @@ class Stages:
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
     def part(self, stages: slice) -> Stages:
-        """Return the sums of a slice of the stage shapes; arrays [n] stay as they are."""
+        """Return the sums of a slice of the stage shapes; arrays [points] stay as they are."""
         sums = (getattr(self, name) for name in Stages.__slots__)
         return Stages(*(each if each.ndim == 1 else each[stages] for each in sums))
 
     def policy(self, row: int) -> Stages:
-        """Return the sums under one recompute policy, whose axis keeps the length 1; weights stay as they are."""
+        """Return the sums under one recompute policy, a row of the table; its axis keeps the length 1. Weights stay."""
         passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
         return replace(self, **passes)
 
@@ -249,12 +250,12 @@ class Stages:
 
     @property
     def ahead(self) -> Array:
-        """Return the seconds of a microbatch's forward pass with its exposed communication: [s, r, n]."""
+        """Return a microbatch's forward seconds with its exposed communication: [stages, policies, points]."""
         return self.forward + self.forward_comm
 
     @property
     def back(self) -> Array:
-        """Return the seconds of a microbatch's backward pass with its exposed communication: [s, r, n]."""
+        """Return a microbatch's backward seconds with its exposed communication: [stages, policies, points]."""
         return self.backward + self.backward_comm
 
     @property
@@ -313,10 +314,10 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
 
 
 def summed(counts: Array, of_kinds: Array) -> Array:
-    """Return the sum over kinds of count times value: [..., *s, n].
+    """Return the sum over kinds of count times value: [..., *stages, points].
 
-    counts: blocks of each kind in each stage, [*s, kinds, n]; n may be 1, for the same counts at all points. of_kinds:
-    values of one block, [..., kinds, n].
+    counts: blocks of each kind in each stage, [*stages, kinds, points], or with one point for the same counts at all
+    points. of_kinds: values of one block, [..., kinds, points].
     """
     if counts.shape[-1] == 1:
         alike: Array = counts[..., 0] @ of_kinds
@@ -327,9 +328,10 @@ def summed(counts: Array, of_kinds: Array) -> Array:
 
 
 def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
-    """Return the bytes alive only while a block runs backward, of the block of each stage that needs most: [s, r, n].
+    """Return the most bytes of a block of each stage that are alive only in its backward: [stages, policies, points].
 
-    transient: of one block of each kind, [r, kinds, n]; more where a stage recomputes several layers together.
+    transient: of one block of each kind, [policies, kinds, points]; more where a stage recomputes several layers
+    together.
     """
     has = pipelines.counts > 0
     at_once = _max_over_present(has, transient)
@@ -342,9 +344,9 @@ def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp
 
 
 def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
-    """Return the maximum over the kinds that a stage has at least one block of, at least 0: [*s, x, n].
+    """Return the maximum over the kinds that a stage has at least one block of, at least 0: [*stages, x, points].
 
-    has: whether a stage has a block of each kind, [*s, kinds, n]. of_kinds: [x, kinds, n].
+    has: whether a stage has a block of each kind, [*stages, kinds, points]. of_kinds: [x, kinds, points].
     """
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
@@ -355,7 +357,7 @@ def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
 def _transient_together(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
     """Return the bytes alive only during a backward pass if `together` consecutive layers are recomputed at once.
 
-    Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer.
+    Only kinds that are layers change: [policies, kinds, points], as `transient`, which is of a single layer.
     """
     spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
     layer = np.array([[place is Place.LAYER] for place in table.places])
@@ -366,7 +368,7 @@ def _transient_together(table: Table, together: int, points: NDArray[np.intp], t
 
 
 def _extra_embeddings(places: Sequence[Place], counts: Array, tied: bool) -> Array:
-    """Return how many more (or, below 0, fewer) embedding tables each stage holds than its blocks count: [s, n].
+    """Return how many embedding tables more (fewer: below 0) each stage holds than its blocks count: [stages, points].
 
     A stage with both ends of a tied model holds one less. A stage with a multi-token-prediction block, but not the
     first block, holds one more (Megatron-LM, gpt_model.py).

@@ -63,7 +63,7 @@ class Cost:
 
     @property
     def peak_bytes(self) -> Array:
-        """Return the peak bytes of the stage with most: [r, o, n]."""
+        """Return the peak bytes of the stage with most: [policies, offloads, points]."""
         result: Array = self.stage_bytes.max(axis=0)
         return result
 
@@ -86,14 +86,15 @@ def evaluate(sums: Stages, points: ConfigurationSet, setting: Setting) -> Cost:
 
 
 def _each_offload(array: Array) -> Array:
-    """Return the array with an axis for offloads inserted: [..., 1, n] of [..., n]."""
+    """Return the array with an axis for offloads inserted: [..., 1, points] of [..., points]."""
     return array[..., None, :]
 
 
 def time_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of a step by part, each of which broadcasts to [r, o, n].
+    """Return the seconds of a step by part, each of which broadcasts to [policies, offloads, points].
 
-    The parts are those of `pipelined`, data-parallel communication, optimizer and overhead.
+    The parts are compute, recompute, layer communication, pipeline send/receive (with several stages), pipeline bubble,
+    data-parallel communication, optimizer and overhead.
     """
     passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
     parts = {name: _each_offload(part) for name, part in passes.items()}
@@ -104,20 +105,20 @@ def time_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str
 
 
 def _overhead(points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the framework's overhead of a step and of all its microbatches in seconds: [n]."""
+    """Return the framework's overhead of a step and of all its microbatches in seconds: [points]."""
     framework = setting.framework
     result: Array = framework.step_overhead_s + points.num_microbatches * framework.microbatch_overhead_s
     return result
 
 
 def apart_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the seconds of the optimizer and the overhead together: [o, n]."""
+    """Return the seconds of the optimizer and the overhead together: [offloads, points]."""
     result: Array = optimizer_s(sums, points, setting) + _overhead(points, setting)
     return result
 
 
 def memory_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
-    """Return the bytes of each stage by part, at its peak; each broadcasts to [s, r, o, n].
+    """Return the bytes of each stage by part, at its peak; each broadcasts to [stages, policies, offloads, points].
 
     Parts are activations (of all microbatches in flight), head and loss, working set, weights, gradients and optimizer
     state.
@@ -155,11 +156,11 @@ def _gradients_at_peak(
 
 
 def states(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
-    """Return the bytes of weights, gradients and optimizer state of one rank by part; each broadcasts to [s, o, n].
+    """Return a rank's bytes by part; each broadcasts to [stages, offloads, points].
 
-    Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights they
-    are the gathered blocks alone. Gradients (with the further copies that some frameworks keep) and optimizer state are
-    without their offloaded share.
+    The parts are "weights", with low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks, or with
+    offloaded weights the gathered blocks alone; "gradients" (with the further copies that some frameworks keep) and
+    "optimizer state", both without their offloaded share.
     """
     sizes, sharding, offloads = setting.bytes, setting.sharding, setting.offload
     every = Share(dense_shared(sums, points, setting), sums.expert)
@@ -200,21 +201,21 @@ def states(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str
 
 
 def _column(values: Iterable[float]) -> Array:
-    """Return one value for each offload as a column: [o, 1]."""
+    """Return one value for each offload as a column: [offloads, 1]."""
     return np.array([[1.0 * value] for value in values])
 
 
 def bound_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: passes and bubble, [n].
+    """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: [points].
 
-    sums: of a `bound_table`.
+    Only passes and bubble are in it. sums: of a `bound_table`.
     """
     passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
     return np.asarray(total(passes)[0])
 
 
 def bound_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return a lower bound of the peak bytes over all policies, at this ZeRO stage and under each offload: [o, n].
+    """Return a lower bound of the peak bytes over all policies, at this ZeRO stage, by offload: [offloads, points].
 
     sums: of a `bound_table`. More offload leaves fewer bytes on the GPU.
     """
@@ -226,7 +227,7 @@ def bound_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> Arr
 
 
 def host_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the pinned host memory of one rank in bytes: [r, o, n].
+    """Return the pinned host memory of one rank in bytes: [policies, offloads, points].
 
     The sum of offloaded activations of all microbatches in flight, on the stage with most, and, each on its largest
     stage, the offloaded share of optimizer state with its fp32 gradients, and weights if they are offloaded.
@@ -274,7 +275,7 @@ def evaluate_block(
     A number fits if no stage's peak is above budget_bytes (of peak allocated bytes). Where none does, layers is 0 and
     the cost is that without recompute. Each point and offload is decided for itself.
 
-    prefix: blocks of each kind among the first layers, as of `prefixed`.
+    prefix: blocks of each kind among the first layers, [stages, layers, kinds, points].
     """
     plain, passes = extremes.plain, extremes.table.passes
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.rerun)
@@ -302,10 +303,11 @@ def evaluate_block(
 
 
 def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:
-    """Return the prefixes of every pipeline's stage shapes as one array: [s, layers, kinds, n].
+    """Return the prefixes of every pipeline's stage shapes as one array: [stages, layers, kinds, points].
 
-    each: per pipeline, per stage shape, blocks of each kind among its first layers. which: as of `Pipelines.of`.
-    shapes: the number of stage shapes. Where a pipeline has fewer shapes or layers, its last ones are repeated.
+    each: per pipeline, per stage shape, blocks of each kind among its first layers. which: index of each point's
+    pipeline in `each`; None for a single one, whose array has one point. shapes: the number of stage shapes. Where a
+    pipeline has fewer shapes or layers, its last ones are repeated.
     """
     most = max(len(prefix) for one in each for prefix in one)
     rows = [
@@ -317,6 +319,9 @@ def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, s
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
-    """Return table[s, layers, n] at the chosen number of layers of every candidate: [s, 1, o, n]."""
+    """Return a table's entries at the chosen number of layers of every candidate: [stages, 1, offloads, points].
+
+    table: [stages, layers, points]. layers: [1, offloads, points].
+    """
     result: Array = table[:, layers, np.arange(layers.shape[-1])]
     return result

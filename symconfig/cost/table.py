@@ -62,9 +62,9 @@ class Table:
         )
 
     def kept(self, chosen: NDArray[np.intp], pp: Array | float) -> Array:
-        """Return the bytes that the busiest rank keeps on the GPU for each microbatch in flight: [policies, kinds, n].
+        """Return the bytes that the busiest rank keeps on the GPU per microbatch in flight: [policies, kinds, points].
 
-        chosen: indices of the points. pp: stages of each point's pipeline, [n]; the imbalance grows with its root.
+        chosen: indices of the points. pp: stages of each point's pipeline, [points]; the imbalance grows with its root.
         """
         kept: Array = self.passes[KEPT][..., chosen]
         return kept if self.uneven is None else kept + np.sqrt(pp) * self.uneven[..., chosen]

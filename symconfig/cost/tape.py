@@ -132,7 +132,7 @@ class Tape:
     def holds(self, values: Sequence[Array | float]) -> NDArray[np.bool_]:
         """Return where all recorded comparisons come out as on the tape, so that its formula holds.
 
-        values: of all lines, as of `evaluated`.
+        values: of all lines, which `evaluated` returns.
         """
         result: NDArray[np.bool_] = np.ones((), dtype=np.bool_)
         for (first, second), above in self.conditions.items():

@@ -63,10 +63,11 @@ def products(short: Array, long: Array) -> tuple[tuple[Array, Array, Array], ...
 
 
 def orthogonal_rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return sums over a block's orthogonalised matrices by the names of NAMES, dense or of experts: [points] each.
+    """Return sums over a block's orthogonalised matrices by the names of NAMES: [points] each.
 
-    `matrix` is elements on a rank, `matrix_s` seconds, `largest_matrix` the elements of the largest one; 0 without any,
-    and if the optimizer orthogonalises nothing.
+    `matrix` is elements on a rank, `matrix_s` seconds, `largest_matrix` the elements of the largest one; the names with
+    `_expert` are of experts' weights, the others of dense ones. 0 without any, and if the optimizer orthogonalises
+    nothing.
     """
     zero = np.zeros(lattice.points)
     rows_by_name = dict.fromkeys(NAMES, zero)
@@ -86,10 +87,10 @@ def orthogonal_rows(block: DerivedBlock, lattice: Lattice, machine: Machine, fra
 
 
 def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
-    """Return the number and sizes of a weight's matrices on one rank, and the sizes before tensor parallelism.
+    """Return how many matrices of a weight a rank has, with the sizes of its part of one, and of the whole one.
 
-    An expert weight has one matrix for each local expert. The whole has more rows if the rows are sharded, else more
-    columns.
+    An expert weight has one matrix for each local expert. The ranks that share one (tp, or etp of an expert weight)
+    make up its rows if those are sharded, else its columns; an unsharded weight's whole is the part.
     """
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
@@ -101,9 +102,9 @@ def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
 
 
 def iterations_s(each: Matrices, machine: Machine, how: Orthogonal) -> Array:
-    """Return the seconds of orthogonalising one matrix, communication between its ranks included: [points].
+    """Return the seconds of all iterations on one matrix, communication between its ranks included: [points].
 
-    By `over_tensor`: each tensor-parallel rank iterates on its own part; or gathers and iterates on the whole
+    By `over_tensor`: each tensor-parallel rank iterates on its own part; or gathers once and iterates on the whole
     (DUPLICATED); or the ranks share each product and all-reduce it (DISTRIBUTED). The ranks, of tp or of etp, are
     neighbours in their rank grid.
     """
@@ -168,8 +169,9 @@ class Weights:
 def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Weights:
     """Return a block's weights on one rank as `Weights`: parameters by kind, [points] each.
 
-    Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or quantised; vocabulary and whole count
-    some of them again. `matrices` is the number of dense weights that are no vectors.
+    Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or (4 bits) quantised; vocabulary and
+    whole count some of them again. `matrices` is the number of weights, frozen ones too, that are no experts' and no
+    vectors.
     """
 
     def total(chosen: list[WeightShard]) -> Array:

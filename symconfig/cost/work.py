@@ -46,7 +46,8 @@ def work_seconds(
     """Return the seconds of every operator and phase, [points] each, before collectives and overlap.
 
     Work of the same operator and phase is summed; weight gradients include the traffic of the framework's
-    accumulated_bytes. Traffic with inner products takes the longer of the two, and 0 s among a group of one rank.
+    accumulated_bytes. Traffic with `products` takes the longer of the two; traffic `among` a group of ranks is 0 s if
+    the group has one.
     """
     result: dict[tuple[str, Phase], Array] = {}
 
@@ -160,9 +161,9 @@ def is_dispatch(c: Collective) -> bool:
 
 
 def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
-    """Return the names of the operators that CUDA graphs replay: those of a leg that the framework captures.
+    """Return the names of the operators that CUDA graphs replay: those in the parts of a layer that are captured.
 
-    None of a block outside the layers, unless all legs of a layer are captured.
+    `framework.graphed` names these parts. None of a block outside the layers, unless every part (Leg) is captured.
     """
     if block.place is not Place.LAYER and framework.graphed != WHOLE:
         return frozenset()
@@ -175,8 +176,9 @@ def host_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each.
 
-    One `host_kernel_s` per turn, at the machine's rate. Further turns of grouped kernels that loop over experts count
-    _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times as much.
+    An operator takes `host_kernel_s` x `machine.launching` for each of its turns (1 of attention). Further turns of
+    grouped kernels that loop over experts count _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times
+    as much.
     """
     result: dict[tuple[str, Phase], Array] = {}
     grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN
@@ -209,7 +211,7 @@ def flops_per_token(
 def block_flops(
     blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float], phases: Collection[Phase] = tuple(Phase)
 ) -> dict[str, float]:
-    """Return the unsharded FLOP of one sequence through one block of each kind.
+    """Return by kind of block the FLOP of one sequence through one block, not sharded.
 
     phases: those that count, all by default.
     """

@@ -118,7 +118,10 @@ class Option:
 
 @lru_cache(maxsize=256)
 def _forbidden(option: Option, why: str, source: str) -> Constraint:
-    """Return the constraint that forbids an option, with `--allow` as its hint; the same object for equal arguments."""
+    """Return the constraint that fails wherever the option is used; `closed` makes none for allowed options.
+
+    Its hint is `--allow`. Cached: the same object for equal arguments.
+    """
     return Constraint(
         name=option.name,
         predicate=option.uses,

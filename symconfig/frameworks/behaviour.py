@@ -85,7 +85,8 @@ _NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
 def options(how: Implementation) -> dict[str, Any]:
     """Return an implementation's choices as options by name, so that `changed` with all of them gives the same.
 
-    kept_outputs is at least 1; held_logits says whether any are kept.
+    Options are switches, numbers or words of a named choice. kept_outputs is at least 1; held_logits says whether any
+    are kept.
     """
     return {
         **{name: attrgetter(path)(how) for name, path in _FIELDS.items()},
@@ -159,8 +160,8 @@ class Switches:
 
     Every reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) fills in this class.
 
-    implementation: options of `kernels.changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework` with
-    their values. reduces_beside: gradient reductions overlap with the backward. gathers_ahead: sharded weights are
+    implementation: options of `changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework` with their
+    values. reduces_beside: gradient reductions overlap with the backward. gathers_ahead: sharded weights are
     prefetched. sends_beside: an interleaved pipeline's sends overlap with the next chunk. cuts_products:
     tensor-parallel products are split to overlap with their collectives. pairs_microbatches: the experts' all-to-all
     overlaps with another microbatch.
@@ -177,7 +178,7 @@ class Switches:
     pairs_microbatches: bool = False
 
     def hides(self) -> dict[str, Any]:
-        """Return the fields of `Hide` that the switches set: 0.0 for an overlap that is off."""
+        """Return the fields of `Hide` that the switches set: `hide`, 0.0 for what is off, and USER_BUFFERS if used."""
         never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
         pieces = USER_BUFFERS if self.cuts_products else {}
         return {**self.hide, **{name: 0.0 for name, overlaps in never.items() if not overlaps}, **pieces}
@@ -192,8 +193,9 @@ def usual(
     """Return the framework `name` with its usual behaviour on a GPU architecture.
 
     transformer_impl: `local` takes Megatron-LM's own layers; other frameworks stay. attention: the kernel that the job
-    asks for, None: no wish. Where flash attention does not run, a framework that would use it gets Transformer Engine's
-    fused softmax, or PyTorch's operators one by one. An unknown name raises KeyError.
+    asks for, None: no wish. Where flash attention does not run (`flash`), a framework that would use it gets
+    Transformer Engine's fused softmax, or without Transformer Engine PyTorch's operators one by one. An unknown name
+    raises KeyError.
     """
     own = transformer_impl == "transformer_engine"
     framework = FRAMEWORKS[name] if own else OWN_LAYERS.get(name, FRAMEWORKS[name])
@@ -265,9 +267,10 @@ def stepping(
 ) -> Framework:
     """Return the framework, which runs AdamW in fp32, with another optimizer; itself if the states are as large.
 
-    A step reads and writes all of its state, and moves gradient and weight as AdamW does. Muon keeps AdamW for other
-    parameters, and sets only `orthogonal`. precision: of matmuls. precise: Megatron-LM's precision-aware optimizer
-    runs, which narrow states require.
+    Changed are the bytes of optimizer state, those that a step moves (all of the state is read and written; gradient
+    and weight move as with AdamW), and the stepping, which is FUSED. Muon keeps AdamW for other parameters, and sets
+    only `orthogonal`. precision: of matmuls. precise: Megatron-LM's precision-aware optimizer runs, which narrow states
+    require.
     """
     usual = framework.bytes.optimizer
     if optimizer.name == "muon":

@@ -37,9 +37,9 @@ def supported(c: Configuration, framework: Framework) -> Configuration:
 
 
 def in_effect(c: Configuration) -> Configuration:
-    """Return a copy without options that its degrees leave without effect.
+    """Return a copy in which options that its degrees leave without effect are off.
 
-    Overlap needs ep > 1, user buffers tp > 1 and sequence parallelism, other dispatchers ep x etp > 1.
+    Overlap of experts needs ep > 1, user buffers tp > 1 and sequence parallelism, DeepEP and HybridEP ep x etp > 1.
     """
     return replace(
         c,
@@ -60,7 +60,7 @@ def on(c: Configuration) -> tuple[str, ...]:
 
 
 def words(c: Configuration) -> tuple[str, ...]:
-    """Return the options that are on in words, as tables show them; without the gradients' width."""
+    """Return in words, as tables show them, those of EXTRAS that are on, without `grad_bytes`; () if none."""
     named = {
         f"{c.moe_flex_backend} dispatch": bool(c.moe_flex_backend),
         "all-to-all overlapped": c.overlap_moe_a2a,
@@ -78,7 +78,7 @@ def words(c: Configuration) -> tuple[str, ...]:
 
 
 def put_on(framework: Framework, architecture: str, c: Configuration, had: Configuration) -> Framework:
-    """Return the framework with the options of `c` in the place of those of `had`, which it has.
+    """Return the framework, which has the options of `had`, with those of `c` instead.
 
     Overlap over tp, cp and experts is first reset to the framework's usual; dispatcher, loss, 8-bit attention and
     graphs are set only where they differ from `had`, gradient width and instances only where its plans may have them.

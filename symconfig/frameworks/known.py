@@ -154,9 +154,9 @@ _WITHOUT_PREDICTION = "trained without its layers of multi-token prediction, whi
 
 
 def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
-    """Return the model as a framework builds it; the model itself for Megatron-LM.
+    """Return the model as a framework builds it; the model itself for Megatron-LM, or without multi-token prediction.
 
-    For others, if it has multi-token prediction, a copy without, and with a note: Transformers' classes leave it out.
+    Transformers' classes leave multi-token prediction out: for other frameworks a copy without it, and with a note.
     """
     if not model.num_nextn_predict_layers or BACKENDS[backend].told_by is Medium.OPTIONS:
         return model
@@ -166,14 +166,18 @@ def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
 def facts(backend: str, model: ModelDescriptor, architecture: str, attention: str | None = None, **more: Any) -> Fixed:
     """Return the facts that constraints read, of a model on a GPU architecture; what is not given stays UNKNOWN.
 
-    attention: the kernel that the job asks for. more: as in `Fixed.of`. KeyError: unknown backend.
+    attention: the kernel that the job asks for. more: other facts by name; of an Optimizer the name and whether it is
+    narrow. Raises KeyError for an unknown backend.
     """
     runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
     return Fixed.of(model, runs_flash, architecture=architecture, backend=backend, **more)
 
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, backend: str | None = None) -> Fixed:
-    """Return the facts of a job's model and cluster that constraints read. backend: instead of the job's."""
+    """Return the facts of a job's model and cluster that constraints read. backend: instead of the job's.
+
+    Of a job without reinforcement learning `samples` is 0, and without preferences `per_example` is 1.
+    """
     loss = None if job.preference is None else job.preference.means
     return facts(
         backend or job.backend,

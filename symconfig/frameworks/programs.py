@@ -17,7 +17,10 @@ TOWER_IN_FIRST_CHUNK = frozenset(("ms-swift",))
 
 
 def _only(column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, source: str) -> Constraint:
-    """Return the constraint that a column has one of these values. wrong: another one; pins: separated by blanks."""
+    """Return the constraint that fails unless a column of a configuration has one of these values.
+
+    wrong: a value that is none of them, for the example. pins: those that avoid the problem, separated by blanks.
+    """
     return Constraint(
         name=f"no other {column}",
         predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
@@ -30,7 +33,11 @@ def _only(column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str
 
 
 def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
-    """Return what reinforcement learning on Megatron-LM does not run, as its sequences are of many lengths."""
+    """Return the constraints of a program that trains by reinforcement learning on Megatron-LM.
+
+    It has ZeRO 1 and 16 bits; no CUDA graphs, user buffers, overlap of experts, offload of activations, fused loss,
+    weight shards, expert capacity or fp8 attention. name: of the program, for the sentences.
+    """
     only, sized = partial(_only, source=source), f"of one size, and {name}'s sequences are not"
     sharding, bits = "runs Megatron-LM's distributed optimizer, and no other sharding", f"{name} trains in 16 bits"
     return (
@@ -52,6 +59,7 @@ def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
 
 
 def _samples(rule: str, source: str) -> Constraint:
+    """Return the constraint that dp divides the samples of an update of reinforcement learning."""
     return Constraint(
         name="samples over replicas",
         predicate=lambda f, p: f.samples % p.dp != 0,
@@ -64,6 +72,7 @@ def _samples(rule: str, source: str) -> Constraint:
 
 
 def _recomputed(predicate: Callable[[Any, Any], Any]) -> Constraint:
+    """Return the constraint that all layers are recomputed or none. predicate: true where only some are."""
     return Constraint(
         name="recompute of some layers",
         predicate=predicate,
@@ -80,6 +89,7 @@ def _some_layers(f: Any, p: Any) -> Any:
 
 
 def _pairs(name: str, source: str) -> Constraint:
+    """Return the constraint that a micro-batch has whole examples: of two sequences each if answers come in pairs."""
     return Constraint(
         name="whole pairs",
         predicate=lambda f, p: p.micro % f.per_example != 0,
@@ -99,7 +109,7 @@ _AROUND_TRANSFORMERS = (_EXPERTS, _recomputed(_some_layers))
 
 
 def _tuner(name: str, source: str) -> tuple[Constraint, ...]:
-    """Return what a program with a training script of its own around Transformers' Trainer does not run."""
+    """Return the constraints of a program around Transformers' Trainer, which has no AutoEP, AutoTP or Ulysses."""
     only, switch = partial(_only, source=source), f"{name} has no switch for DeepSpeed's"
     degrees = (only("tp", (1,), 2, "tp=1", f"{switch} AutoTP"), only("cp", (1,), 2, "cp=1", f"{switch} Ulysses"))
     return (*_AROUND_TRANSFORMERS, *degrees, _pairs(name, source))

@@ -139,9 +139,10 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
 
 
 def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
-    """Return the prior of a constant for one GPU type: the posterior, in logarithms, of a tree any GPU – generation –
-    type around ANY_GPU, observed at the measured types. mine: (): no type, for a constant of a whole generation. seen:
-    measured types; empty: ANY_GPU itself. The uncertainty is relative; basis stays empty.
+    """Return the prior of a constant for one GPU type; its uncertainty is relative, its basis empty.
+
+    It is the posterior, in logarithms, of a tree any GPU, generation, type around ANY_GPU, observed at the measured
+    types. mine: (): no type, for a constant of a whole generation. seen: measured types; empty: ANY_GPU itself.
     """
     value, width = ANY_GPU[name]
     known = [
@@ -249,13 +250,13 @@ class Calibration:
 def calibrate(
     cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
 ) -> Calibration:
-    """Fit those constants of a GPU type that are fractions of a peak (SHARES) and have an uncertainty above 0, to
-    seconds.
+    """Return the fit of a GPU type's constants to the seconds of runs, with errors by source and what left its prior.
 
-    Args: judged: (source, row) of runs with seconds on GPUs of this type. command: named as the source of the fitted
-    constants. from_scratch: start from priors instead of the cluster's constants, with an offset for each source if
-    there are several. Otherwise all runs count as one site, whose offset is part of its constants, and the constants'
-    uncertainty includes that between sources.
+    Fitted are constants that are fractions of a peak (SHARES) and have an uncertainty above 0. judged: (source, row) of
+    runs with seconds on GPUs of this type. command: named as the source of the fitted constants. from_scratch: start
+    from priors instead of the cluster's constants, with an offset for each source if there are several. Otherwise all
+    runs count as one site, whose offset is part of its constants, and the constants' uncertainty includes that between
+    sources.
     """
     rows, sources = [item for _, item in judged], [source for source, _ in judged]
     measured = np.log([item.time[1] for item in rows if item.time])

@@ -61,6 +61,7 @@ class Case:
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
     """Return a row as model, cluster and configuration, completed by its source's assumptions, which are recorded.
+
     model, cluster: replace those of the row. Raises InputError if neither the row nor an assumption gives a needed
     field, its degrees contradict its GPUs or batch, an option is not understood, or the model's name says that the run
     holds what rows cannot state (a distillation teacher).
@@ -193,9 +194,11 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 
 
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
-    """Return the recompute fields of a configuration; {} for a granularity other than full and selective…. full: the
-    whole layer, with its layers (default 1) if the method is block or uniform. selective: the stated modules (default
-    core attention), and block of the layers of one stage over `selective_every`, if that is stated.
+    """Return the recompute fields of a configuration; {} for words other than "full" and "selective…".
+
+    full: the whole layer, uniform, or block if the row's method is block; recompute_layers (default 1) if a method is
+    stated. selective: the stated modules (default core attention; "none" if there are none), and method block with the
+    layers of one stage over `selective_every`, if that is stated.
     """
     word = str(options.option("recompute", "none"))
     if word == "full":
@@ -254,9 +257,10 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
-    """Return the framework whose model predicts the row. Unknown program: fsdp if it uses torch.compile; else deepspeed
-    if `fsdp` or ZeRO stage 3 is stated, else megatron. Known program: its framework. In both cases deepspeed becomes
-    fsdp if `fsdp` is set.
+    """Return the framework whose cost model predicts the row.
+
+    Of a known program it is that program's. Else fsdp with torch.compile, deepspeed if `fsdp` or ZeRO 3 is stated, else
+    megatron. deepspeed becomes fsdp if `fsdp` is set.
     """
     fsdp = options.get("fsdp")
     if program is None and options.get("torch_compile"):
@@ -267,13 +271,16 @@ def _nearest(program: Program | None, options: RowOptions) -> Backend:
 
 
 def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any]:
-    """Return the fields of a configuration that say how framework `name` behaves in the row: `framework`, adjusted to
-    the habits of the row's software and source, its kernels and overlap, and the options that it so has.
+    """Return the fields of a configuration that say how framework `name` behaves in the row.
+
+    They are `framework`, adjusted to the habits of the row's software and source, its kernels and overlap; and what
+    follows from it: overlap over tp and experts, DeepEP or HybridEP, CUDA graphs, fused loss, fp8 attention and
+    weights, and the bytes of gradients.
 
     The row's options override habits. With transformer_impl local, the framework's variant with its own layers (if any)
     is the base. Gathers are demanded by each stage if pp > 1 without vpp, gradients are reduced beside the backward and
     the gather's overlap is not off. Records the meaning of "flash" and the habits that the row does not state. Raises
-    InputError for an unknown attention kernel.
+    InputError for an unknown attention kernel. replicas: ranks that share gradients.
     """
     attention = str(options.option("attention_kernel", "flash"))
     if attention == "flash" and options.assumption.flash:

@@ -108,7 +108,7 @@ class Comparison:
 
 
 def compare(audit: Audit, log: TrainingLog) -> Comparison:
-    """Return a log compared with the prediction of an audit.
+    """Return a log compared with the prediction of an audit, with causes unless the step is within CLOSE of it.
 
     Raises InputError if the audit predicts nothing, or predicts a step with phases (RL), or if the log has another
     batch or number of GPUs than the configuration: then it is a log of another job.
@@ -151,9 +151,10 @@ def _check(judged: Judged, log: TrainingLog) -> None:
 
 
 def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
-    """Yield the step, then the parts that the log has timers of; nothing without a steady step.
+    """Yield the step, then forward and backward, optimizer and data loading, as far as the log has timers of them.
 
-    Data loading is part of the predicted overhead, so it has no prediction of its own.
+    Nothing without a steady step. Data loading is part of the predicted overhead, so it has no prediction of its own;
+    forward and backward is predicted as the step without optimizer and overhead.
     """
     if log.steady is None:
         return
@@ -171,9 +172,10 @@ def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
 
 
 def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:
-    """Yield the peak of allocated and of reserved memory, each of the rank that has most over what its stage's
-    prediction has. Pipeline stages are the outermost dim of the ranks; a rank that the log does not name counts as one
-    of the fullest stage.
+    """Yield a part for the peak of allocated and one for that of reserved memory, each only if the log has it.
+
+    It is of the rank with the largest measured peak over the predicted one of its stage. Pipeline stages are the
+    outermost dim of the ranks; a rank that the log does not name counts as one of the fullest stage.
     """
     memory, p = judged.memory, judged.plan.best.configuration
     outside = {"allocated": ("allocator", "context and libraries"), "reserved": ("context and libraries",)}
@@ -193,7 +195,8 @@ def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:
 def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
     """Yield the options that memory or time depends on and that the log prints otherwise than the script has them.
 
-    Nothing but for Megatron-LM, and for options of unknown value.
+    Nothing unless the script is Megatron-LM's and was parsed, and the log prints its arguments; options of unknown
+    value are left out.
     """
     if not isinstance(audit.reader, MegatronConfiguration) or not log.arguments or not audit.reader.parsed:
         return
@@ -207,7 +210,7 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
 
 
 def _text(value: object) -> str:
-    """Return a value as one text for comparison: numbers without trailing zeros, lists with blanks, enums by name."""
+    """Return a value as a text to compare: numbers as short as they are, lists with blanks, AttnBackend by name."""
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
     if isinstance(value, float):
@@ -218,7 +221,11 @@ def _text(value: object) -> str:
 
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
-    """Yield the assumptions that alone make the prediction the measured step, with a factor of at most MOST."""
+    """Yield each constant (or the load imbalance) that, changed alone, makes the prediction the measured step.
+
+    Changes are by a factor of at most MOST, and shares of a peak stay at most 1; rates of one kind, as of all
+    precisions of matrix products, change together.
+    """
     known, c = cluster_constants(judged.plan.cluster), judged.run.configuration
     timer = Timer(judged.plan.model, judged.plan.cluster, c)
     (own,) = timer.step_seconds({}, 1)
@@ -239,7 +246,11 @@ def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
 
 
 def _imbalance(judged: Judged, measured_s: float) -> Iterator[Cause]:
-    """Yield the load imbalance of experts that explains the measured step, if one does: a step is linear in it."""
+    """Yield the load imbalance of experts that explains the measured step, if one does.
+
+    A step is linear in it; it must be 1 (even loads) to MOST times the assumed one. Nothing if the plan's loads are
+    even.
+    """
     plan = judged.plan
     loads = (plan.best.predicted.untrained or {}).get("waited_load")
     if loads is None:

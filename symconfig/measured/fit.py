@@ -70,9 +70,9 @@ def fit(
     leave_out: Sequence[Sequence[str]] = (),
     sources: Sequence[str] = (),
 ) -> Fit:
-    """Fit constants to log seconds by robust least squares, with one more fit for each group left out.
+    """Return constants fitted to log seconds by robust least squares, with one more fit for each group left out.
 
-    Args: evaluate: log constants [parameters, n] -> log seconds [rows, n]. measured_log_s: [rows], natural logarithms.
+    evaluate: log constants [parameters, n] -> log seconds [rows, n]. measured_log_s: [rows], natural logarithms.
     parameters: priors and bounds. leave_out: several groupings of the rows, each with one group name per row. sources:
     one per row; each gets an offset, and n rows of one source count as n / (1 + ALIKE (n - 1)). Empty: no offsets, all
     rows count fully.

@@ -99,9 +99,9 @@ def _stage_s(what: Case, stage: int) -> float:
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     """Return (figure, seconds that follow from it) of the first figure that the row states; None without one.
 
-    Of a stage's work, if the row times a stage: its microbatches x (forward + backward), plus the optimizer;
-    InputError if the plan has fewer stages. Else of a step, in this order: seconds, tokens/s per GPU, tokens/s,
-    samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds and tokens/s per GPU also from `derived`.
+    Of a stage's work, if the row times a stage: its microbatches x (forward + backward), plus the optimizer; InputError
+    if the plan has fewer stages. Else of a step, in this order: seconds, tokens/s per GPU, tokens/s, samples/s per GPU,
+    FLOP/s or MFU (`tokens_per_s_per_gpu`); seconds and tokens/s per GPU also from `derived`.
     """
     measured, computed, c = row.measured, row.derived, what.configuration
     stage = timed_stage(row)
@@ -139,8 +139,10 @@ def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]
 
 
 def compared_stage(row: Row, prediction: Prediction) -> int:
-    """Return the pipeline stage whose memory was measured: the stated one (at most the last), the last or first if rank
-    "last" or 0 printed it, else the one predicted to be the fullest.
+    """Return the pipeline stage (from 0) whose memory was measured.
+
+    The stated one (at most the last); else the last or first if rank "last" or 0 printed it; else the one predicted to
+    be the fullest.
     """
     peaks = prediction.stage_bytes
     if row.measured.stage is not None:
@@ -151,9 +153,11 @@ def compared_stage(row: Row, prediction: Prediction) -> int:
 
 
 def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
-    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one. Order, each
-    with its prediction: peak allocated, peak reserved, `memory_gb` (as allocated, both of the compared stage), device
-    total, activations alone (the larger of first and last rank). All are read in units of 2^30 or 2^20.
+    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one.
+
+    In this order: peak allocated, of the compared stage; peak reserved, of the fullest; `memory_gb`, as allocated;
+    device total; activations alone, without weights and states (the larger of first and last rank). All are read in
+    units of 2^30 or 2^20.
     """
     measured = row.measured
     peak = prediction.stage_bytes[compared_stage(row, prediction)]

@@ -158,8 +158,9 @@ def _batch(log: TrainingLog) -> dict[str, int]:
 
 
 def _config_options(log: TrainingLog) -> dict[str, Any]:
-    """Return ZeRO stage (if 0 to 3), precision, Ulysses (cp_comm a2a) and gradient overlap as far as DeepSpeed's
-    settings have them; {} without settings. fp16 wins if both widths are enabled.
+    """Return zero_stage (0 to 3), precision, cp_comm and overlap as far as DeepSpeed's settings have them.
+
+    cp_comm is "a2a" with Ulysses, overlap has `grad_reduce` (overlap_comm). fp16 wins if both widths are enabled.
     """
     config = log.config
     if not config:
@@ -183,9 +184,10 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`. Peaks of
-    allocated and reserved memory are in GiB: the largest, and all by rank in the order of their text. memory_rank is 0
-    if only rank 0, or an unnamed rank, printed peaks, else "max".
+    """Return the measured fields that the log has: step_s, tflops_per_gpu, peak memory, memory_rank, and oom (True).
+
+    Peaks are peak_allocated_gib and peak_reserved_gib, the largest in GiB, and the same with _by_rank: a list of all
+    ranks', sorted by rank as text. memory_rank is 0 if only rank 0, or an unnamed rank, printed peaks, else "max".
     """
     values: dict[str, Any] = {}
     if log.steady is not None:
@@ -297,9 +299,10 @@ def whole(names: Mapping[str, Value], *choices: str) -> int | None:
 
 
 def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
-    """Return the degrees from the arguments, else tp, pp, cp and dp from the log's line about the world size; unknown
-    ones are left out. dp, if neither has it, is the world size // (tp x pp x cp); left out if that is 0 or the world
-    size is unknown.
+    """Return the degrees from the arguments, else tp, pp, cp and dp from the log's line about the world size.
+
+    Unknown ones are left out. The arguments' dp includes the ranks of gtp_weight_remat_size. dp, if neither has it, is
+    the world size // (tp x pp x cp); left out if that is 0 or the world size is unknown.
     """
     world = log.degrees.get("world") or whole(names, "world_size")
     degrees = {

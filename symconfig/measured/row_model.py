@@ -124,7 +124,10 @@ def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:
-    """Return dropouts (default 0.1), QK norm and biases (default on) from the row's Megatron-LM arguments, or {}."""
+    """Return dropouts, QK norm and biases of the model from the row's Megatron-LM arguments; {} without arguments.
+
+    Dropouts are 0.1 and biases on by default; disable-bias-linear switches all off, but add-qkv-bias keeps that of QKV.
+    """
     arguments = row.options.megatron_args
     if not arguments:
         return {}

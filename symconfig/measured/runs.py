@@ -44,7 +44,8 @@ class Runs:
 
 
 def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Additions | None = None) -> Runs:
-    """Read measurement files (.yaml, .yml) and training logs (all others), and group their timed runs by GPU type.
+    """Return the timed runs of measurement files (.yaml, .yml) and training logs (all others), grouped by GPU type.
+
     cluster: keep only runs on its GPU type, with a remark on how many were left out; required for training logs, which
     do not name their GPUs. None: each group has its first run's cluster. additions: complete training logs. Raises
     InputError with the problems of all files, or, with the remarks, if no timed run is left.

@@ -51,7 +51,7 @@ Scores = tuple[Source, ...]
 
 
 def score(paths: Sequence[Path]) -> Scores:
-    """Return the scores of each measurement file as of `source`. Raises InputError for a file that cannot be read."""
+    """Return the scores of each measurement file by its stem. Raises InputError for a file that cannot be read."""
     return tuple(source(path.stem, load_measurements(path)) for path in paths)
 
 
@@ -214,9 +214,11 @@ def oom(judged: Sequence[Judged]) -> Oom | None:
 
 
 def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
-    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed. pick:
-    the fastest by prediction among those predicted to fit, or among all if none is; choice: as of `chosen`. Their
-    regret is None if they ran out of memory or have no time. Tau and errors are of the timed rows only.
+    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed.
+
+    pick: the fastest by prediction among those predicted to fit, or among all if none is; choice: what the planner
+    would choose (`chosen`). The regret of each is None if it ran out of memory or has no time. Tau and errors are of
+    the timed rows only.
     """
     timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}
     if len(timed) < 2:

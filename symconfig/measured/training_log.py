@@ -195,10 +195,11 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 
 def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[str]) -> Steady | None:
-    """Return the steady step as of `read_log`, None without a time after the warm-up; add remarks on times left out.
+    """Return the median step after the warm-up, None without a time after it; add remarks on times left out.
 
-    averaged: the steps are means over the run, of which the last counts, without warm-up. The first time's interval is
-    taken as long as that to the second. batch: sequences of a step if no step has them.
+    averaged: the steps are means over the run, of which the last counts, without warm-up. Times count if their interval
+    begins after WARM_UP steps, and are of the most frequent batch size; the first time's interval is taken as long as
+    that to the second. batch: sequences of a step if no step has them.
     """
     timed = [(step, step.seconds) for step in steps if step.seconds is not None]
     if not timed and not any(step.samples_per_s for step in steps):

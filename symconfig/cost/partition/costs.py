@@ -177,17 +177,17 @@ class Costs:
         return 2.0 if self.training.keep is Keep.BORDERS and node.run >= 0 else 1.0
 
     def alive(self, times: int, run: int) -> float:
-        """Return of how many instances, of `times` in all, saved tensors are alive at once.
+        """Return how many instances' saved tensors are alive at once: `times` x microbatches (`training.alive`).
 
-        run: the repeat that they are in, -1 for none. If it is recomputed, those of one instance of the repeat and one
-        microbatch are; else all, of `training.alive` microbatches.
+        run: the repeat that they are in, -1 for none. In a repeat that is recomputed (Keep.BORDERS) only those of one
+        instance of it, in one microbatch: `times` / its instances.
         """
         if self.training.keep is Keep.BORDERS and run >= 0:
             return times / self.net.instances[run]
         return float(times * self.training.alive)
 
     def _relative_memory(self, port: Port, rows: Rows) -> Array:
-        """Return the sum over dims of the size on one rank, divided by the sizes of all axes that lie FLAT: [rows]."""
+        """Return the sum of a tensor's dims on one rank over the product of the sizes of its FLAT axes: [rows]."""
         places, sizes = port.forward[rows], np.array([rate.size for rate in self.rates], dtype=np.float64)
         parts = np.where(places[..., None] == np.arange(len(port.sizes)), sizes[:, None], 1.0).prod(axis=1)
         flat = np.where(places == FLAT, sizes, 1.0).prod(axis=1)
@@ -248,8 +248,9 @@ class Costs:
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return a link's cost per step of all instances, and the bytes that its consumer keeps: [given, taken] each.
 
-        Activations: the legs forward and backward. Parameters: the exposed cost of gathers, reduction and update;
-        infinite for forbidden pairs (see `links.weight`), with memory 0.
+        Activations: the legs forward and backward. Parameters: the exposed cost of gathers, reduction and update, with
+        memory 0; infinite where the optimizer state is sharded and the operator uses the weight sharded otherwise or,
+        without `flat`, whole.
         """
         link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):
@@ -276,7 +277,7 @@ class Costs:
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
-        """Return a link's digits, amounts and counts, cached: a Weight if its producer is a parameter.
+        """Return a link's digits, amounts and counts, cached: Weight if its producer is a parameter, else Activation.
 
         A weight is gathered again for the backward if its consumer is a copy, or an operator with a backward and
         another input that has a gradient.

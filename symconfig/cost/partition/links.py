@@ -45,8 +45,9 @@ _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole
 def digits(given: Numbers, taken: Numbers) -> Numbers:
     """Return the digit (0 to 8) of each pair of places of a mesh axis before and after, in the arrays' broadcast shape.
 
-    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see PAIRS. Two different
-    sharded places, FLAT too, are an exchange (5), equal ones 1. Never FORBIDDEN.
+    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT. A digit is an index of PAIRS: 0 and 1
+    where nothing changes (whole, sharded), 5 for two different sharded places, FLAT too, 7 for a gather. Never
+    FORBIDDEN.
     """
     first, second = np.asarray(cut(given)), np.asarray(cut(taken))
     result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
@@ -70,10 +71,11 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (as of `codes`) by each table.
+    """Return the pairs of rows without a FORBIDDEN digit in `able`, and the numbers of these pairs by each table.
 
     able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
-    into taken, [pairs] each; numbers are one array [pairs] per table, FORBIDDEN digits of `tables` included.
+    into taken, [pairs] each; numbers are one array [pairs] per table: the digit of axis i times 10^i, summed, FORBIDDEN
+    digits of `tables` included.
     """
     some = np.ones((len(given), len(taken)), dtype=bool)
     for row, column in zip(given.T, taken.T, strict=True):
@@ -209,7 +211,7 @@ class Activation:
     times: float
 
     def cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the forward legs, or else of the gradient's: [numbers], as of `legs_cost`."""
+        """Return the cost per step of the forward legs, or else of the gradient's, by layout pair: [numbers]."""
         return legs_cost(table, tuple(leg for leg in self.legs if leg.backward == backward), self.times)
 
 

@@ -63,8 +63,8 @@ class Rate:
     def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
         """Return the cost of a collective over the axis and `group`, less that over `group` alone: the shape of both.
 
-        group: the number of a group of other axes, see `Groups`; 0 for none. Kinds other than ALL_REDUCE and ALL_TO_ALL
-        cost as all-gathers, SEND too.
+        group: the number of a group of other axes, the sum of their steps; 0 for none. Kinds other than ALL_REDUCE and
+        ALL_TO_ALL cost as all-gathers, SEND too.
         """
         prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
         return prices(amount, group + self.step) - prices(amount, group)
@@ -160,7 +160,7 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
 
 
 def buffered(rates: Sequence[Rate]) -> tuple[Rate, ...]:
-    """Return the rates without their fixed parts: of a tensor that shares its messages with many others."""
+    """Return the rates, without fixed parts but of sends, of a tensor that shares messages with many others."""
 
     def without(prices: Prices) -> Prices:
         return Prices((0.0,) * len(prices.each), prices.each)

@@ -119,9 +119,10 @@ def modules(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def refusals(model: ModelDescriptor) -> Iterator[str]:
-    """Yield a sentence for fused targets that the class lacks, and for each layer that it fuses with parts as targets.
+    """Yield why Transformers' class of the model cannot have the adapter's targets; nothing without an adapter.
 
-    Nothing without an adapter.
+    One sentence names all fused targets that the class lacks; for each layer that the class fuses, one names targets
+    that are parts of it.
     """
     if model.adapter is None:
         return

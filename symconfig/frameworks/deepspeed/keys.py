@@ -70,9 +70,9 @@ def mismatches(config: Any) -> Iterator[Mismatch]:
 def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
     """Yield the mismatches of one JSON object and of its values, by its schema `node`; "auto" passes for any known key.
 
-    A removed key is a mismatch, an unknown one depends on whether the section is strict. A section with x-names takes
-    the keys that its neighbour `type` (an optimizer or schedule) has, any keys for an unknown type. path: of the
-    object.
+    A removed key gives `removed`; an unknown one `unknown` if the section is strict (additionalProperties false), else
+    `ignored`. A section with x-names takes the keys that its neighbour `type` (an optimizer or schedule) has, any keys
+    for an unknown type. path: of the object.
     """
     strict = node.get("additionalProperties") is False
     for key, value in config.items():
@@ -125,7 +125,8 @@ def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mis
 def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
     """Yield a mismatch unless the value is one of the choices (those of x-any-case in any case).
 
-    It is `loose` if a strict section converts it, `choice` if that refuses it, and `name` outside strict sections.
+    Its kind in a strict section is `loose` if DeepSpeed converts the value (its text or a bool's integer is a choice),
+    else `choice`, which DeepSpeed refuses; outside of strict sections it is `name`.
     """
     names = [*map(str, filter(lambda each: each is not None, node["enum"])), *node.get("x-any-case", ())]
     anyhow = [name.lower() for name in node.get("x-any-case", ())]

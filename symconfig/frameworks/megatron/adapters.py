@@ -97,8 +97,8 @@ def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tupl
     """Yield (name, reason) for each thing about the model's adapter that Megatron-Bridge cannot train as it is meant.
 
     They are 4-bit base weights, latent attention, experts (unless `target` uses mcore-bridge), fused layers beside
-    parts of fused layers, and some parts of one without the others. Nothing without an adapter; KeyError as of
-    `targets`.
+    parts of fused layers, and some parts of one without the others. Nothing without an adapter; KeyError for a target
+    module that Megatron-Bridge does not name.
     """
     modules = targets(model)
     if model.adapter is None or modules is None:

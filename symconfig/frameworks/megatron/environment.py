@@ -86,9 +86,10 @@ def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
 
 
 def places(ranks: int, joined: int, node: int) -> dict[str, int]:
-    """Return what rows' values may name: how many of the `ranks` that exchange tokens of experts are near each other.
+    """Return the numbers by the names that rows' values may have in braces: near, joined and rack.
 
-    And the GPUs that the fastest links join, and whether (1 or 0) these are of several nodes. node: GPUs of one.
+    near: how many of the `ranks` that exchange tokens of experts the fastest links join. joined: GPUs that these links
+    join. rack: 1 if those are of several nodes, else 0. node: GPUs of one.
     """
     return {"near": min(ranks, joined), "joined": joined, "rack": int(joined > node)}
 

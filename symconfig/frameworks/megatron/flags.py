@@ -83,7 +83,11 @@ class FlagTable:
         return problems
 
     def _unknown(self, name: str) -> Problem:
-        """Return the problem of an unknown option; `need`: first and last version with it, `hint`: similar names."""
+        """Return the problem of an unknown option.
+
+        `need`: the first and the last version that have it, None if none has. `hint`: the most similar name of this
+        version, None if none is similar.
+        """
         since = [v for v in versions() if flags(v).known(name)]
         return Problem(
             f"is not an option of Megatron-LM {self.version}",

@@ -46,8 +46,8 @@ MAMBA_SWITCHES = frozenset({"conv_bias", "gated_norm"})
 def hybrid(model: ModelDescriptor) -> bool:
     """Return whether some layer cannot be built by GPTModel, so that the model needs HybridModel.
 
-    That is a layer without MLP, or with another mixer than attention (also latent) and, if the model has no multi-token
-    prediction, a gated delta net (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs).
+    That is a layer without MLP, or with a mixer other than attention, latent attention and (only without multi-token
+    prediction) a gated delta net (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs).
     """
     own = (str(Attention.GQA), str(Attention.MLA), *(() if model.num_nextn_predict_layers else (DELTA,)))
     return any(kind.mlp is Mlp.NONE or kind.mixer not in own for kind in dict.fromkeys(model.kind_of_layer))

@@ -41,7 +41,10 @@ def _data() -> dict[str, Any]:
 
 @cache
 def own() -> Mapping[str, Flag]:
-    """Return MindSpeed's own options by name, those of later releases of Megatron-LM included. Cached."""
+    """Return MindSpeed's own options by name; cached.
+
+    An option that Megatron-LM has, too, is as in the first release with it; the others have neither type nor choices.
+    """
     shapes = {"switches": ("true", 0), "values": ("store", None), "lists": ("store", "*")}
     by_name = {}
     for shape, (kind, nargs) in shapes.items():
@@ -74,7 +77,7 @@ def uses(names: Collection[str]) -> bool:
 
 @cache
 def table(version: str) -> FlagTable:
-    """Return a release's options together with MindSpeed's, and with the values that it adds. Cached."""
+    """Return a release's options with MindSpeed's besides, and with the choices that MindSpeed adds to some. Cached."""
     known = flags(version)
     wider = {
         name: replace(flag, choices=(*flag.choices, *more))

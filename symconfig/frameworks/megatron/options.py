@@ -58,7 +58,8 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
 def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return the recompute fields of a configuration; "none" if the options ask for nothing, or for an unknown kind.
 
-    The first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
+    They are `recompute`, with recompute_modules if selective, or recompute_method and recompute_layers if full. The
+    first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
     --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
     with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
     """
@@ -101,10 +102,10 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> dict[str, bool]:
-    """Return the overlap fields of a configuration. names: values by destination; zero: the ZeRO stage.
+    """Return the overlap fields of a configuration (overlap_grad_reduce, overlap_param_gather, …), each True or False.
 
-    Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is on by default,
-    and only in an interleaved pipeline.
+    names: values by destination; zero: the ZeRO stage. Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at
+    ZeRO 3 without an option; p2p overlap is on by default, and only in an interleaved pipeline.
     """
     return {
         "overlap_grad_reduce": bool(names.get("overlap_grad_reduce")) or zero >= 2,
@@ -131,8 +132,10 @@ def behaviour(
     """Return Megatron-LM's behaviour in the cost model's terms, with these options on a GPU architecture.
 
     names: values by destination. gradient_bytes: of an accumulated element. replicas: ranks that share the gradients;
-    one needs no reduction, so overlaps it. latent, experts: whether the model has latent attention, and experts. An
-    optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists.
+    without others reductions count as overlapped. latent, experts: whether the model has latent attention, and experts.
+    An optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists. At
+    ZeRO 1 with overlapped reductions, weights are gathered ON_DEMAND in a plain pipeline that overlaps gathers, and
+    APART elsewhere if gathers do not overlap; else AHEAD.
     """
     local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
     impl: TransformerImpl = "local" if local else "transformer_engine"
@@ -179,9 +182,9 @@ FULL_ITERATION = "full_iteration"  # of --cuda-graph-impl, before of --cuda-grap
 def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
     """Return which parts of a layer CUDA graphs replay; None if none, or a combination that is not modelled.
 
-    "full iteration" in either spelling; "all" for no named modules, full ones, or attention and MLP (experts: whether
-    it is `moe`); of models with experts the router's, "outside experts" together with attention. As
-    transformer_config.py.
+    "full iteration": by either option. "all": no modules or `full` ones named, or attention and the MLP (`moe` with
+    `experts`, else `mlp`). With `experts` and the router named: "outside experts" if attention is, too, else "router".
+    Rules are those of transformer_config.py. experts: whether the model has any.
     """
     if not graphs(names):
         return None
@@ -240,11 +243,11 @@ def flex_backend(names: Mapping[str, Value]) -> Literal["deepep", "hybridep"] | 
 
 
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
-    """Yield (option of `kernels.changed`, value) for each kernel that differs from the usual one.
+    """Yield (option of `behaviour.changed`, value) for each kernel that differs from the usual one.
 
-    Those of experts only if `experts`; rope without fusion not for `latent` attention. The fused cross-entropy of its
-    own (--cross-entropy-fusion-impl native, the default) is not among them: it keeps the softmax in fp32 as the usual
-    one does (core/fusions/fused_cross_entropy.py).
+    These are of attention, loss, rope (not of `latent` attention), the gated activation, and, if `experts`, experts one
+    by one and the dispatcher. Megatron-LM's own fused cross-entropy (--cross-entropy-fusion-impl native, the default)
+    is not among them: it keeps the softmax in fp32 as the usual one does (core/fusions/fused_cross_entropy.py).
     """
     backend = str(names.get("attention_backend") or "auto")
     if backend in ("unfused", "local") and base.implementation.attention.kernel is Kernel.FLASH:

@@ -233,8 +233,10 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Fit a GPU's kernel constants to measured times, with the errors by family before and after. Host copies and
-    products in a precision that the cluster's GPU lacks are left out. Raise InputError if no kernel is left.
+    """Return a GPU's kernel constants fitted to measured times, with the errors by family before and after.
+
+    Host copies and products in a precision that the cluster's GPU lacks are left out. Raises InputError if no kernel is
+    left.
     """
     peaks = cluster.gpu.peak_flops
     rows = tuple(
@@ -274,8 +276,10 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants. values: constant name to
-    array [n]; the others are the cluster's.
+    """Return the cost model's seconds of each kernel, as Megatron-LM runs it, for n sets of constants: [kernels, n].
+
+    A CastProduct in low precision is without its first operand's cast. values: constant name to array [n]; the others
+    are the cluster's.
     """
     result = np.empty((len(kernels), n))
     precisions = [

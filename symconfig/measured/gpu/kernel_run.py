@@ -144,8 +144,9 @@ def _low_product(on: Bench, kernel: Product) -> Call:
 
 
 def _rotating(function: Callable[[Sequence[Any]], object], sets: Sequence[Sequence[Any]], kept: int) -> Call:
-    """Return a call of the function on the next set of operands that keeps the last `kept` results alive, so that the
-    next result is written to other memory.
+    """Return a call of the function on the next set of operands, which keeps its last `kept` results alive.
+
+    The next result is thereby written to other memory.
     """
     results: list[object] = [None] * kept
 
@@ -200,8 +201,10 @@ def _attention(on: Bench, kernel: Attention, backend: Any) -> Call:
 
 
 def _stream(on: Bench, kernel: Stream) -> Call:
-    """Return a copy within the device's memory, or a norm's or an activation function's forward or backward. A norm's
-    backward leaves out the weight's gradient. "glu" is torch's own, with the memory traffic of SwiGLU.
+    """Return a call of a copy within the device's memory, or of a norm's or activation function's forward or backward.
+
+    It runs over several sets of inputs in turn. A norm's backward leaves out the weight's gradient. "glu" is torch's
+    own, with the memory traffic of SwiGLU.
     """
     torch, functions, shape = on.torch, on.torch.nn.functional, (kernel.columns,)
     wide = 2 * kernel.columns if kernel.what == "glu" else kernel.columns

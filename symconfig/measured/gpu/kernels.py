@@ -242,10 +242,10 @@ def zoo_name(product: str) -> str | None:
 def measure_kernels(
     torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Kernel] | None = None
 ) -> KernelTimes:
-    """Measure kernels (None: `wanted_kernels`) for about budget_s seconds, on a CPU with one thread.
+    """Return the times of kernels (None: `wanted_kernels`), measured for about budget_s seconds.
 
-    Those that cannot run or are too late are listed with the reason. progress: called with a text and the completed
-    share.
+    Those that cannot run or are too late are listed with the reason. On a CPU it is one thread, whatever torch has
+    before and after. progress: called with a text and the completed share.
     """
     threads = torch.get_num_threads()
     if device == "cpu":
