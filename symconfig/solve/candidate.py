@@ -46,9 +46,11 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
-    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, at the expert loads of each run in EVERY.
+    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, under the expert loads of the runs in
+    EVERY.
 
-    None if ep is 1, the job states its expert imbalance, or the model has no layers with experts.
+    EVERY: equally probable quantiles of training runs, by how unevenly their routers load the ranks. None if ep is 1,
+    the job states its expert imbalance, or the model has no layers with experts.
     """
     even = prospect.even
     request, ep = even.request, even.configuration.ep
@@ -66,9 +68,10 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
 
 
 def fit_probability(prospect: Prospect, cluster: ClusterDescriptor) -> float:
-    """Return the probability that a candidate does not run out of GPU memory: the mean over the peaks of `under_loads`.
+    """Return the probability that a candidate does not run out of GPU memory, given the errors of predictions.
 
-    If that is None, it is the probability of the peak with even loads.
+    It is that of `fitting`, the mean over the peaks of `under_loads`; if that is None, of the peak with even expert
+    loads.
     """
     drawn = under_loads(prospect)
     peaks = [max(costed(prospect.even).peaks)] if drawn is None else drawn[0].tolist()
@@ -76,11 +79,11 @@ def fit_probability(prospect: Prospect, cluster: ClusterDescriptor) -> float:
 
 
 def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
-    """Return the prediction with intervals that include uneven expert loads, and the range of loads in `untrained`.
+    """Return the prediction with intervals that include uneven expert loads, and with their effect in `untrained`.
 
-    interval: step, peak and device bytes, replaced. untrained: (5 %, 95 %) of the load of the fullest rank, of a layer,
-    and that layers wait for, all over the mean, of device bytes and of the step. `what` itself is returned if
-    `under_loads` is None.
+    interval: step_s, peak_bytes and device_bytes are replaced. untrained: (5 %, 95 %) quantiles over runs of the loads
+    over their mean (`load` of the fullest rank in its stage, `layer_load` of a layer, `waited_load` that each layer
+    waits for), and of device_bytes and step_s. `what` itself is returned if `under_loads` is None.
     """
     request, p, of_runs = prospect.request, prospect.configuration, np.array(NINE_IN_TEN)
     if (drawn := under_loads(prospect)) is None:

@@ -89,10 +89,11 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
 
 def _without_covered_stages(request: Request, every: Sequence[Configuration]) -> Request:
-    """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
+    """Return the request without the ZeRO stages that are better searched with one more option on, by another request.
 
-    These are the stages from the one on that the option needs; it must have its default here. The request itself is
-    returned if `every` has no such request, or if the option rules out anything else.
+    The option is one with `alone` that needs a ZeRO stage; it has its default here. Stages from the needed one on are
+    left to the request in `every` that differs in this option only. The request itself is returned if there is none, or
+    if the option rules out anything else.
     """
     mine, limits = request.configuration, request.limits
     for extra in EXTRAS:
@@ -295,10 +296,10 @@ def used_experimental(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) 
 
 
 def pinned_columns(job: Job, pins: Pins) -> ConfigurationSet:
-    """Return the columns that every plan with these pins has: words, the offloaded share, the sequence length, ranges.
+    """Return the columns that pins and job fix for every plan: degrees, options, offloaded share, sequence length.
 
-    A range becomes an array along its own axis, up to the GPUs or the global batch, whichever is larger. A precision
-    not pinned is the job's, else bf16. Columns that are None are left out.
+    A range of degrees becomes an array along an axis of its own, up to the GPUs or the global batch, whichever is
+    larger. A precision not pinned is the job's, or bf16 if that is open. Columns that are None are left out.
     """
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)

@@ -307,10 +307,11 @@ def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | 
 
 
 def fixed(numbers: Mapping[str, Array | float], capacity: float, stash: bool) -> dict[str, Array | float]:
-    """Return the lattice numbers for experts with buffers of a fixed size, of those for what comes; 0: unchanged.
+    """Return the lattice numbers of loads for experts with buffers of fixed size, from `numbers` for buffers that grow.
 
-    capacity: tokens that a rank's experts have buffers for, over the mean. Memory is that of the buffers, in all layers
-    or, with a paged stash, in the one at work, while others keep PAGES times the mean. Time is that of what comes.
+    capacity: tokens that a rank's buffers hold, over the mean; 0: `numbers` are only copied. LOAD becomes what all
+    layers keep: the capacity, or with a paged stash PAGES. OF_LAYER is capacity over LOAD, for the layer at work,
+    OF_STAGE 0. OF_STEP is scaled so that the load that the time depends on stays as in `numbers`.
     """
     if capacity == 0:
         return dict(numbers)

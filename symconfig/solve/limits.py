@@ -136,7 +136,8 @@ class Limits:
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
         """Return the limits if all points have these columns, which replace `self.chosen`.
 
-        Left out are modules that cannot be recomputed then, full recompute if it cannot run, and that of some layers.
+        Modules that cannot be recomputed with them are removed, as are full recompute and recompute of the first layers
+        only (block_recompute) where these cannot run.
         """
         limits = replace(self, chosen=chosen)
         full = self.full_recompute and limits.runs(recompute="full")
@@ -192,8 +193,8 @@ def limits(
 ) -> Limits:
     """Return the search space of a backend's version for a model: constraints, layouts, ZeRO stages and recompute.
 
-    Constraints: the framework's as `narrowed`, then `closed`. In targets without model parallelism cp_comm p2p stands
-    for no exchange.
+    Constraints are the framework's with the planner's own (`narrowed`), then `closed`, those that keep the search from
+    options. In targets without model parallelism cp_comm p2p stands for no exchange.
     """
     return _limits(
         (*narrowed(backend, in_force(BACKENDS[backend].constraints, version)), *closed), version, model, fixed

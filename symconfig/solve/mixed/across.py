@@ -60,7 +60,10 @@ class Across:
     order: tuple[int, int] = (0, 1)
 
     def laid(self, split: Split, block_layers: int) -> Across:
-        """Return a copy with other layers per stage and `block_layers` recomputed; its vpp is that of the split."""
+        """Return a copy with layers and vpp of `split`, and the first `block_layers` layers of each chunk recomputed.
+
+        With 0, a candidate that had recompute of first layers gets its plain policy, others keep theirs.
+        """
         one, other = (
             candidate.having(
                 split=split,
@@ -206,9 +209,9 @@ class Across:
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, ConfigurationSet, Setting], Array]) -> float:
-        """Return the larger of both kinds' seconds for `what`, called with each kind's stages.
+        """Return the larger of both kinds' values of `what`, in seconds.
 
-        The points are always the first kind's.
+        what: called with each kind's stages and setting, and the first kind's points.
         """
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
@@ -294,7 +297,7 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
-    """Return the prediction of the step of both kinds with the memory of the fullest stage on one.
+    """Return the prediction of the whole step, over both kinds, with the memory of the fullest stage on one kind.
 
     kind: 0 for the first in the pipeline, 1 for the second.
     """
@@ -305,7 +308,11 @@ def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
 
 
 def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
-    """Return the stages, nodes and layers of a kind in pipeline order, with its prediction and usable bytes."""
+    """Return one kind's part of the pipeline: spans of its stages and nodes, and the layers of each of its stages.
+
+    kind: as in `_predicted`. what: prediction with its memory. usable_bytes is that of one of its GPUs under its own
+    job.
+    """
     share = mixed.shares[across.order[kind]]
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     before = 0 if kind == 0 else mixed.shares[across.order[0]].nodes

@@ -107,7 +107,7 @@ class MixedSearch:
         return sorted(self.best.values(), key=lambda across: (across.step_s, across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """Return pairs of requests with the same options on the first and the second kind; others are left out.
+        """Return pairs of requests (first kind, second kind) with equal options; options of one kind only are left out.
 
         Raises InputError for pins that the target does not support.
         """
@@ -296,9 +296,9 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
 
 
 def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Number]:
-    """Return a machine's levels, with bandwidth, latency and mesh of those inside a node as of the first between nodes.
+    """Return a copy of a machine's levels in which those inside a node are as slow as the first level between nodes.
 
-    The last level counts as that if none is a network. Sizes stay.
+    Bandwidth, latency and mesh are that level's; sizes stay. If no level is a network, the last one counts as such.
     """
     names = [level.name for level in cluster.levels]
     first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)

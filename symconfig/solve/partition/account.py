@@ -112,10 +112,10 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
 
 
 def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
-    """Yield the collectives within operators, fully exposed, with link -1: forward; again as RECOMPUTED for operators
-    in repeats if only borders are kept (Keep.BORDERS); and backward those that run there, too.
+    """Yield the collectives within operators (not on links between them): link -1, fully exposed, forward and backward.
 
-    Parameters and copies have none. Named after the operator's first output.
+    Backward are only those that run there, too. With Keep.BORDERS, operators in repeats have those of the forward again
+    as RECOMPUTED. Parameters and copies have none. `tensor` is the operator's first output.
     """
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
@@ -197,11 +197,11 @@ class Spent:
 
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("inf")) -> Spent:
-    """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links; of the
-    transients, the largest.
+    """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links.
 
     rows: the chosen row of every node. gamma: divides Cost_mem in `relative` (infinite: 0). Communication, exposed and
-    overlapped, is that of `collectives`; activations are all bytes held less those of parameters.
+    overlapped, is that of `collectives`; activations are all bytes held less those of parameters; transient_bytes is
+    the largest of a node.
     """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     alone = [costs.node(index, row) for index, row in enumerate(every)]

@@ -174,13 +174,13 @@ class Cutter:
 def adaptive(
     costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
-    """Return the cheapest partition found within the memory limit (bytes) and below `ceiling`, or None, and whether a
-    cheaper one violated the limit or the pins (tight).
+    """Return the cheapest partition found that fits the memory limit (bytes), or None, and whether that one is `tight`.
 
-    Axes are cut outermost first, then innermost first; not so if the first order already costs `ceiling` or more.
-    Memory is free at first; if the result does not fit, prices are searched (see `_within_limit`). gamma (objective
-    symtensor): the cost has Cost_mem / gamma, and the first cut that price. With symtensor and without gamma, if no
-    price of Cost_mem fits, bytes get the price. Raise InputError if a node has too many rows.
+    It costs less than `ceiling`. tight: a cheaper one violated the limit or the pins. Axes are cut outermost first,
+    then again innermost first, unless the first order already costs `ceiling` or more. Memory is free at first; if the
+    result does not fit, prices are searched (`_within_limit`). gamma (objective symtensor): the cost has Cost_mem /
+    gamma, and the first cut that price. With symtensor and without gamma, if no price of Cost_mem fits, bytes get the
+    price. Raise InputError if a node has too many rows.
     """
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
@@ -237,8 +237,9 @@ def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: f
 
 
 def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Return a choice of every node by coordinate descent from the choices `now`: a local minimum, or less after as
-    many rounds as nodes. scopes: the one or two nodes of each table.
+    """Return a choice of every node by coordinate descent from the choices `now`, on the sum of all tables.
+
+    It ends at a local minimum, or after as many rounds as nodes. scopes: the one or two nodes of each table.
     """
     chosen = list(now)
     for _ in now:
@@ -300,10 +301,9 @@ def _aligned(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | 
 
 
 def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
-    """Return the choice of every node that minimizes the sum of all tables, by variable elimination. `tables` is
-    unchanged.
+    """Return the choice of every node that minimizes the sum of all tables, by variable elimination.
 
-    steps: from `plan` for these tables. Of equal choices of a node the lowest index is taken.
+    steps: from `plan` for these tables, which are not changed. Of equally cheap choices of a node the lowest is taken.
     """
     every, made = list(tables), []
     for step in steps:

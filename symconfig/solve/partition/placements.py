@@ -135,8 +135,9 @@ class Table:
         )
 
     def options(self) -> dict[str, tuple[Option, ...]]:
-        """Return, by operator name, the option of the operator itself (not of its folded representative) on each mesh
-        dim.
+        """Return by operator name the option of the operator on each mesh dim, outermost first.
+
+        It is the option of the operator itself, not of the one that stands for it in the folded net.
         """
         program, result = self.net.program, {}
         for op, node in zip(program.operators, self.net.node_of, strict=True):
@@ -159,8 +160,9 @@ def _placement(place: int) -> Placement:
 
 
 def _local_shape(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
-    """Return the shape on the first rank: each Shard divides its dim by the mesh dim's size, rounded up as in
-    torch.chunk.
+    """Return the shape on the first rank, which is rounded up as by torch.chunk.
+
+    Each placement in `cuts` with a dim divides that dim by the size of its mesh dim.
     """
     sizes = list(shape)
     for placement, dim in zip(cuts, mesh, strict=True):
@@ -217,8 +219,10 @@ def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
-    """Return notes on a parameter: one if it is flat (ZeRO-3) on some mesh dim, and one for each of the stages 1 and 2
-    with the mesh dims that have it. zero: the stage on each mesh dim, 0 for none.
+    """Return notes on a parameter's ZeRO stages; empty without any. zero: the stage on each mesh dim, 0 for none.
+
+    One note if it is flat (stage 3) on some mesh dim; one for each of the stages 1 and 2, naming the mesh dims that
+    have it.
     """
     notes = [FLAT_NOTE] if 3 in zero else []
     for stage, what in _WHAT.items():

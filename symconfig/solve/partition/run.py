@@ -141,8 +141,7 @@ def net_of(programs: Programs, turns: int) -> Net:
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Yield a case for each number of microbatches (in the order of ask.turns) and each of ask.keeps, with pins
-    applied.
+    """Yield a case for each number of microbatches (in the order of ask.turns) and each of ask.keeps, with pins.
 
     Keep.BORDERS is left out for programs without repeats. The pinned network is shared by the cases of one number.
     """
@@ -224,8 +223,9 @@ class _Search:
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
-        """Run the adaptive solver on a case, below the incumbent's cost, and record the trial. What it finds becomes
-        the incumbent.
+        """Return the result of the adaptive solver on a case, below the incumbent's cost; record the trial.
+
+        A partition that it finds becomes the incumbent `best`.
         """
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
@@ -244,12 +244,13 @@ class _Search:
         return adapted
 
     def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
-        """Run the exact solver on all rows of every node that may cost less than the incumbent; record the trial with
-        its bound, and make a cheaper partition the incumbent.
+        """Run the exact solver on a case and record the trial with its bound; a cheaper partition becomes the
+        incumbent.
 
-        first: the adaptive solver's partition on these axes, or None, the start. left: number of searches, with this
-        one, that share the remaining CPU time; each gets at least a second. If the time is used up and there is an
-        incumbent, only set left_out. With symtensor, gamma is the request's, else the incumbent's, else infinite.
+        It searches all rows of every node that may cost less than the incumbent. first: the adaptive solver's partition
+        on these axes, or None, the start. left: number of searches, with this one, that share the remaining CPU time;
+        each gets at least a second. If the time is used up and there is an incumbent, only left_out is set. With
+        symtensor, gamma is the request's, else the incumbent's, else infinite.
         """
         began, ask, ceiling = spent_s(), self.ask, self.ceiling
         if self.best is not None and self.spent_s >= ask.limit_s:
@@ -280,11 +281,11 @@ class _Search:
         self.trials.append(Trial(str(ask.solver), axes, case.training, bound))
 
     def result(self, shapes: int) -> Partition | None:
-        """Return the incumbent with its bound, what is proved and all trials, or None. shapes: number of shapes of the
-        mesh.
+        """Return the incumbent with its bound, what is proved and all trials; None if there is none.
 
-        The bound is 0 unless the exact solver ran on every shape with the incumbent's training. closed: also no case
-        was left out and no other training's bound is below the cost.
+        shapes: number of shapes of the mesh. The bound is 0 unless the exact solver ran on every shape with the
+        incumbent's training. optimal: the cost equals the bound; closed: also no case was left out and no other
+        training's bound is below the cost.
         """
         best = self.best
         if best is None:
@@ -343,10 +344,11 @@ def excluded(ask: Ask) -> InfeasibleError:
 
 
 def nearest(grown: Grown, doublings: int, fits: Callable[[Mesh], bool]) -> str:
-    """Return, as text, the GPUs of the first mesh of 2, 4, … 2^doublings times as many GPUs that `fits`; else general
+    """Return as text ("64 GPUs") the first mesh of 2, 4, … 2^doublings times as many GPUs that `fits`, else general
     advice.
 
-    Sizes for which `grown` returns None or raises InputError are skipped.
+    grown: returns the mesh of so many times as many GPUs; sizes for which it returns None or raises InputError are
+    skipped.
     """
     for power in range(1, doublings + 1):
         try:

@@ -64,10 +64,9 @@ class Bounds:
         return max(self._shares(self.stored, place))
 
     def _shares(self, of: Array, place: Place) -> tuple[float, float]:
-        """Return the amount per GPU of the stage, and that of all other layers per GPU outside of it (0 if none is
-        left).
+        """Return (a stage's amount per its GPU, that of all other layers per GPU of the rest, or 0 if no GPU is left).
 
-        of: amounts by ideal.
+        of: amounts summed over the layers of each ideal.
         """
         whole, mine = float(of[-1]), float(of[place.stop] - of[place.first])
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
@@ -119,7 +118,7 @@ def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float
 
 
 def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int, most: int) -> Chosen | None:
-    """Return the fastest pipeline of these stages, or None if they cannot cover all layers and GPUs or none of them
+    """Return the fastest pipeline of the stages in `places`, or None if none of them covers all layers and GPUs and
     fits.
 
     Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
@@ -159,8 +158,9 @@ class _Entry:
 
 
 def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
-    """Return a solved stage's entry; for a float, a lower bound on a stage's whole step, an entry of bounds without a
-    stage.
+    """Return the entry of a stage: a solved one, or for a float, a lower bound on its whole step, one of bounds.
+
+    The latter has no `stage`, and seconds of which no stage on the place can take less. gpus: in units of `unit`.
     """
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
     if isinstance(stage, Stage):
@@ -172,7 +172,7 @@ def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _En
 def _cheapest(
     rows: Sequence[Sequence[_Entry]], last: int, gpus: int, least: int, most: int
 ) -> tuple[float, list[_Entry]]:
-    """Return the least step in seconds of `least` to `most` stages and these stages, first to last; (inf, []) if none
+    """Return (seconds of the least step, its stages, first to last) of `least` to `most` stages; (inf, []) if none
     exist.
 
     Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
