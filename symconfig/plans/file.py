@@ -226,7 +226,11 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
 
 
 def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
-    """Return (plain data with the sections of each candidate as one flat `configuration`, paths that are missing)."""
+    """Return (plain data of a plan with each candidate's sections as one flat `configuration`, paths that are missing).
+
+    Candidates are the best, the alternatives and those `beside`; the critics of `rl` are flat configurations, too. What
+    is no mapping or list stays as it is, for the validation to refuse.
+    """
     missing = list[KeyPath]()
 
     def sections(one: Mapping[str, Any], *path: str | int) -> dict[str, Any]:

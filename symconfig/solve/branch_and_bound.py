@@ -100,12 +100,12 @@ class Result:
     nearly: NDArray[np.bool_]
 
     def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
-        """Yield (scores, rows), [n] each, of each point's best candidate, once per number of parts recomputed or
-        offloaded.
+        """Yield (scores, rows), [n] each, of every point's best candidate, per number of parts recomputed or offloaded.
 
-        Parts: recompute, activations, optimizer states, weights. Score: step in seconds times the premium for unusual
-        degrees, switches and recompute; infinite if no candidate of the point is in `able` [r, o, n]. Row: index into
-        the flattened [r, o]. With fewer r than policies, each r counts as full recompute of the first layers.
+        Parts: recompute, activations, optimizer states, weights; one pair of arrays for each number that occurs,
+        rising. Score: step in seconds times the premium for unusual degrees, switches and recompute; infinite if no
+        candidate of the point is in `able` [r, o, n]. Row: index into the flattened [r, o]. With fewer r than policies,
+        each r counts as full recompute of the first layers.
         """
         batch, request = self.batch, self.batch.piece.request
         by_block = len(self.step_s) < len(batch.table.policies)

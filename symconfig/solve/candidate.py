@@ -46,8 +46,7 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
-    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, under the expert loads of the runs in
-    EVERY.
+    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, under expert loads of the runs in EVERY.
 
     EVERY: equally probable quantiles of training runs, by how unevenly their routers load the ranks. None if ep is 1,
     the job states its expert imbalance, or the model has no layers with experts.

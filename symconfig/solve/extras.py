@@ -51,10 +51,11 @@ def _columns(extra: Extra, value: Any) -> dict[str, Any]:
 
 
 def switched_on(request: Request, options: Configuration | None = None, architecture: str = "") -> Request:
-    """Return the request with exactly the options of a configuration on, and limits for them and its precision.
+    """Return the request with the options of a configuration, its framework with them, its limits narrowed to them.
 
     options: None for the request's own, which its framework has; those that the framework lacks are dropped.
-    architecture: of the GPUs; read only if options change. The limits before narrowing are kept in `whole`.
+    architecture: of the GPUs; read only if options change. Limits are narrowed to the request's precision, too; those
+    before are kept in `whole`.
     """
     whole, framework, now = request.whole or request.limits, request.framework, request.configuration
     wanted = now if options is None else replace(now, **picked(options, *extras.NAMES))

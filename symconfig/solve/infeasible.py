@@ -30,8 +30,8 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     """Return, not raise, an error on why nothing fits, with the nearest change that fits as its hint.
 
     It describes `weighed.leanest`: GPU bytes needed and usable and the largest part; if these fit, the host memory that
-    it pins. Without a leanest candidate it is the problem of `_no_division`. Searches again for the hint, which is
-    general advice if no change that was tried fits.
+    it pins. Without a leanest candidate it is the problem of `_no_division`. The hint is another target if the job fits
+    without its own; else what `_nearest` finds by further searches, or general advice.
     """
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))

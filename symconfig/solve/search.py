@@ -45,11 +45,11 @@ def search(
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
-    If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
-    gpus "auto" gives the fewest GPUs on which something fits (like is ignored). like: a configuration whose options
-    and behaviour are the plain ones; None: the framework's on this GPU.
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
-    constraint, or a candidate misses a pin.
+    Of plans within 2 % of the best score the plainest is first. If nothing fits, the job's limits are relaxed step by
+    step (`relaxations`); the plan's job keeps the given ones. gpus "auto" gives the fewest GPUs on which something fits
+    (like is ignored). like: a configuration whose options and framework are the plain ones; None: the framework's on
+    this GPU. Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the
+    tightest constraint, or a candidate misses a pin.
     """
     start = time.perf_counter()
     job = resolved(model, cluster, job)

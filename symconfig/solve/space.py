@@ -138,7 +138,7 @@ def schemes(request: Request) -> Iterator[Scheme]:
 
 
 def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationSet:
-    """Return the points of a scheme that can run with some pipeline degree; columns have no pipeline.
+    """Return the points (tp, cp, ep, etp, micro-batch) of a scheme that can run with some pp; they have no pp yet.
 
     That is where the GPUs divide by tp x cp x pp, the batch by dp x micro, and no constraint refuses. No plan belongs
     to two schemes. Points that constraints refuse are counted in `refused`, which is mutated.
@@ -155,7 +155,10 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationS
 
 
 def blockers(request: Request) -> list[str]:
-    """Return the rules each of which by itself refuses all points that the pins allow; empty without points."""
+    """Return the rules of constraints each of which by itself refuses all points that the pins allow.
+
+    Empty if there is no such constraint, or no point before constraints.
+    """
     grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
     return [
         rule.rule
@@ -326,9 +329,9 @@ def loads(request: Request, ep: Values) -> Numbers:
 def priced(
     request: Request, candidates: ConfigurationSet, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
 ) -> ConfigurationSet:
-    """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns.
+    """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns, ready to be priced.
 
-    dp and the number of microbatches are not rounded; nothing is priced.
+    dp and the number of microbatches are quotients that are not rounded. chosen: indices or slice of the candidates.
     """
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])

@@ -146,10 +146,10 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
     """Return what published layouts of similar models have on this GPU generation, for this task and framework.
 
     Similar: both dense or both with experts, and within a factor of two in size. With fewer than `ENOUGH` layouts, a
-    factor of four, then any size, and then in turn framework, task and generation (but not the task) are ignored.
-    Without enough in any case, only tp beyond fast links is unusual. Quantiles are of layouts as close in size as
-    possible, rare switches and recompute of layouts of all sizes: user buffers are counted at tp > 1, the flex
-    dispatcher at ep > 1 only.
+    factor of four, then any size, is tried; then the same without regard to the framework, to framework and task, to
+    framework and generation. Without enough in any case, only tp beyond fast links is unusual. Quantiles are of layouts
+    as close in size as possible, rare switches and recompute of layouts of all sizes: user buffers are counted at tp >
+    1, the flex dispatcher at ep > 1 only.
     """
     generation, experts = cluster.gpu.architecture, int(model.experts is not None)
     task = job.task_of(model)

@@ -49,11 +49,11 @@ def pipelines(mixed: MixedCluster) -> list[int]:
 
 
 def search(model: ModelDescriptor, mixed: MixedCluster, job: Job, progress: Progress | None = None) -> MixedSearch:
-    """Return the finished search for the fastest plans over both kinds.
+    """Return the finished search for the fastest plans over both kinds of GPUs; its `best` has at least one.
 
     Every precision and number of stages is searched on a mean machine, then the layers of the best are distributed over
-    both kinds. The job's gpus become the cluster's; an open precision is bf16 if both have it, else fp16.
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
+    both kinds. The job's gpus become the cluster's; an open precision is bf16 if both have it, else fp16. Raises
+    InputError for a job that can never run, and InfeasibleError if nothing fits.
     """
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
     precision = job.precision or ("bf16" if every else "fp16")

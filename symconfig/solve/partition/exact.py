@@ -233,8 +233,7 @@ class _Relaxation:
         return sum(least), tuple(chosen), bounds
 
     def _send(self, p: int, v: int, share: Array, price: float) -> Array:
-        """Move a share of node v's cost, [choices of v], into pair p, and as much of it as possible on to its other
-        node.
+        """Move a share of node v's cost, [choices of v], into pair p, and as much of it as possible to its other node.
 
         Changes both messages of the pair. Return what each choice of the other node gains: [choices].
         """

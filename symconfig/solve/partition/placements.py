@@ -196,10 +196,11 @@ def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return, for each dim, the index of the stored dim whose outermost part it is, else WHOLE.
+    """Return for each dim the index of the stored dim of which it is the outermost part, or WHOLE.
 
-    WHOLE for an inner part, for a dim that is not an exact part, and for size 1. Groups of dims are matched with groups
-    of stored dims of equal product, in order; equal shapes map one to one.
+    sizes: of the program's dims; shape: as the weight is stored, with the same product. WHOLE is for an inner part, for
+    a dim that is not an exact part, and for size 1. Groups of dims are matched with groups of stored dims of equal
+    product, in order; equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))

@@ -252,10 +252,10 @@ def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[st
 
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
-    """Return a row (an option per mesh axis) as text: `batch over 8·rail, heads over 8·nvlink`; "one rank" without
-    axes.
+    """Return a row (an option per mesh axis) as text, such as `batch over 8·rail, heads over 8·nvlink`.
 
-    The options whole, pending and partial are named by WORDS. name: maps any other option's name to its display name.
+    It is "one rank" without axes. The options whole, pending and partial are named by WORDS. name: maps any other
+    option's name to its display name.
     """
     uses = [
         f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)

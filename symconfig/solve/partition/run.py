@@ -244,8 +244,7 @@ class _Search:
         return adapted
 
     def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
-        """Run the exact solver on a case and record the trial with its bound; a cheaper partition becomes the
-        incumbent.
+        """Run the exact solver on a case and record the trial with its bound; what is cheaper becomes the incumbent.
 
         It searches all rows of every node that may cost less than the incumbent. first: the adaptive solver's partition
         on these axes, or None, the start. left: number of searches, with this one, that share the remaining CPU time;
@@ -309,8 +308,7 @@ Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, 
 
 
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
-    """Return (not raise) the error for a program that has no partition which fits; all searches use the adaptive
-    solver.
+    """Return (not raise) the error for a program that has no partition which fits. All searches are adaptive.
 
     With pins, if none is found in unlimited memory either: `excluded`. Else the error states the least bytes that a GPU
     must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
@@ -344,8 +342,7 @@ def excluded(ask: Ask) -> InfeasibleError:
 
 
 def nearest(grown: Grown, doublings: int, fits: Callable[[Mesh], bool]) -> str:
-    """Return as text ("64 GPUs") the first mesh of 2, 4, … 2^doublings times as many GPUs that `fits`, else general
-    advice.
+    """Return as text ("64 GPUs") the first mesh of 2, 4, … 2^doublings times the GPUs that `fits`, else advice.
 
     grown: returns the mesh of so many times as many GPUs; sizes for which it returns None or raises InputError are
     skipped.

@@ -162,8 +162,7 @@ UNEVEN = 0.5  # of a layer's mean work: how far a cut may be moved to where less
 
 
 def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tuple[int, ...]:
-    """Return the index of the first operator of each layer, and the end of the last: at most `most` layers of similar
-    work.
+    """Return the first operator of each layer, and the end of the last: at most `most` layers of similar work.
 
     work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut. Light instances of repeats are not
     cut; of too many cuts those stay where locally the fewest bytes cross, then those with the most even work.

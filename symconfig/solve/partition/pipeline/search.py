@@ -118,8 +118,7 @@ def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float
 
 
 def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int, most: int) -> Chosen | None:
-    """Return the fastest pipeline of the stages in `places`, or None if none of them covers all layers and GPUs and
-    fits.
+    """Return the fastest pipeline of the stages in `places`, or None if none covers all layers and GPUs and fits.
 
     Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
     A stage with n stages behind it holds min(n + 1, turns) microbatches in flight.
@@ -172,8 +171,7 @@ def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _En
 def _cheapest(
     rows: Sequence[Sequence[_Entry]], last: int, gpus: int, least: int, most: int
 ) -> tuple[float, list[_Entry]]:
-    """Return (seconds of the least step, its stages, first to last) of `least` to `most` stages; (inf, []) if none
-    exist.
+    """Return (seconds of the least step, its stages, first to last) of `least` to `most` stages; (inf, []) if none.
 
     Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
     number of stages, the ideal before and the GPUs. rows: entries by the number of stages behind. last: index of the

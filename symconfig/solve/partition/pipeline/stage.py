@@ -105,8 +105,7 @@ class Stages:
         return known
 
     def _range(self, first: int, stop: int) -> tuple[Parts, int, int]:
-        """Return (parts, start, end): the layers between two ideals are the operators [start, end) of the program
-        `parts`.
+        """Return (parts, start, end): the layers between two ideals are operators [start, end) of the program `parts`.
 
         The program is reordered so that the ideal `first` comes before them and all layers beyond `stop` behind them.
         """
@@ -115,7 +114,8 @@ class Stages:
         return parts, cuts[len(before)], cuts[len(until)]
 
     def in_order(self, layers: Sequence[int]) -> tuple[Parts, tuple[int, ...]]:
-        """Return (the program with its layers in this order, the first operator of each layer and the end of the last).
+        """Return the program with its layers in this order, and its cuts: first operator of each layer, end of the
+        last.
         """
         if list(layers) == list(range(len(layers))):
             return self.parts, self.cuts
@@ -124,8 +124,7 @@ class Stages:
         return self.parts.reordered([index for operators in ranges for index in operators]), tuple(cuts)
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
-        """Return the fastest stage that fits, None if none does, or a float if only a further run of the solver can
-        tell.
+        """Return the fastest stage that fits, None if none does, or a float if only another run of the solver can tell.
 
         The float is a lower bound on its step in seconds. On the first call the stage is solved without a limit, for
         ask.keeps[0] only, and cached. If that fits with `alive` microbatches in flight, it is the answer; else what
@@ -142,7 +141,7 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage that fits with `alive` microbatches in flight, or None; solved on the first call,
+        """Return the fastest stage that fits with `alive` microbatches in flight, or None. Solved if need be, and
         cached.
         """
         known = self.known(place, alive)
@@ -178,8 +177,7 @@ class Stages:
         return self._as_stage(answer, parts.shared(start, end), mesh.gpus)
 
     def _as_stage(self, answer: Partition, shared: Sequence[Parameter], gpus: int) -> Stage:
-        """Return a partition of a stage's operators as a stage. shared: weights that it has in common with other
-        stages.
+        """Return a partition of a stage's operators as a stage. shared: weights that it has in common with others.
 
         turn_s and each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is
         the rest of the cost, plus a message with the gradients of the shared weights, split over the `gpus`.
