@@ -204,6 +204,7 @@ def flat(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]
     sections = {path[:length] for path in names for length in range(1, len(path))}
 
     def read(section: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        """Put the values of a section into `values`, by field, or by path for unknown ones."""
         for key, value in section.items():
             at = (*path, key)
             if at in sections and isinstance(value, Mapping):

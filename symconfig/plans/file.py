@@ -239,6 +239,7 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
         return values
 
     def candidate(one: Any, *path: str | int) -> Any:
+        """Return a candidate with its sections as `configuration`; unchanged if it is no mapping."""
         if not isinstance(one, Mapping):
             return one
         values = sections(one, *path)

@@ -31,8 +31,8 @@ FULL = 0.85  # share of the budget above which a plan counts as limited by memor
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the plan's candidate for a search's candidate, priced under even expert loads (`prospect.even`).
 
-    Intervals include uneven expert loads (`_with_uneven_loads`). best: also set `balanced_step_s`, the step with an
-    expert imbalance of 1 (None without experts or at ep 1); else it is None.
+    Its intervals include uneven expert loads (`_with_uneven_loads`). best: also set `balanced_step_s`, the step in
+    seconds with all experts equally loaded (None without experts or at ep 1); else it is None.
     """
     prospect = prospect.even
     parts, balanced_s = costed(prospect), None

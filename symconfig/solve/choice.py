@@ -241,7 +241,8 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
 
 
 def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
-    """Return the problem with `first` lowered to the fewest recomputed layers of every chunk with which a cut fits.
+    """Return the problem with `first`, the recomputed layers of each chunk, lowered to the fewest with which a cut
+    fits.
 
     By bisection from `least`; `problem.first` is the upper limit and is returned untested if no fewer fit.
     """

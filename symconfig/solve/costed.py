@@ -72,9 +72,10 @@ def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple
 
 
 def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """Return a chunk's kinds, with None for layers that do not begin a recompute group of `together` layers.
+    """Return a chunk's kinds of blocks, with None for each layer that is not the first of a group recomputed together.
 
-    Only transformer layers count and become None; other blocks, such as embedding and loss, keep their kind.
+    Groups are of `together` layers. Only transformer layers count and become None; other blocks, such as embedding and
+    loss, keep their kind.
     """
     place, result = 0, []
     for kind in chunk:

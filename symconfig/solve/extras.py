@@ -31,7 +31,7 @@ from symconfig.solve.space import Request, divisors
 
 
 def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
-    """Return the value of each word that an option's pin may have, the framework's default first.
+    """Return value by word for all words that an option's pin may have, the framework's default first.
 
     Options without listed values are numbers: 1, and the divisors of `gpus` that leave `extra.least` GPUs to each part.
     """

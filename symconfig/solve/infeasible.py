@@ -119,8 +119,9 @@ def _nearest_pins(
 ) -> str | None:
     """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
 
-    names: degrees to try; the first with such a value wins. Values are divisors outside the pinned range, nearest
-    first, at most TRIED of each degree, each tried by a search; errors of a search count as no plan.
+    names: degrees to try, in the order of `_divided`; the first with such a value wins. Values are divisors outside the
+    pinned range, nearest first, at most TRIED of each degree, each tried by a search; errors of a search count as no
+    plan.
     """
     for name, (whole, _) in _divided(request).items():
         bounds = request.pins.ranges.get(name, ()) if name in names else ()

@@ -137,6 +137,7 @@ def posterior(path: tuple[object, ...], seen: Sequence[Relative], variances: Seq
     """
 
     def covariance(one: tuple[object, ...], other: tuple[object, ...]) -> float:
+        """Return the sum of the variances of the levels before two paths first differ."""
         result = 0.0
         for mine, its, variance in zip(one, other, variances, strict=True):
             if mine != its:

@@ -69,9 +69,10 @@ class Limits:
 
     @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
-        """Return the constraints that are checked per point of the lattice, given the chosen columns. Cached.
+        """Return the constraints to check at each point (tp, cp, …, micro-batch, pp), given the chosen columns. Cached.
 
-        Left out are those that depend only on columns that the search chooses apart from the lattice.
+        Left out are those that cannot fail, and those that depend only on what the search chooses apart from such
+        points, as recompute or the ZeRO stage.
         """
         columns = ((one, one.asks.intersection(COLUMNS)) for one in self._left)
         return tuple(one for one, asked in columns if not asked or not asked <= _CHOSEN)
@@ -151,9 +152,9 @@ class Limits:
         )
 
     def zero_refused(self, zero: int, points: ConfigurationSet) -> NDArray[np.bool_]:
-        """Return at which points the target cannot run a ZeRO stage, [n]: those that a constraint in `sharded` refuses.
+        """Return a mask of the points at which the target cannot run the ZeRO stage `zero`, [n]; their own is ignored.
 
-        The points' own stage is ignored.
+        These are the points that a constraint in `sharded` refuses.
         """
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:

@@ -167,11 +167,10 @@ def _spread(request: Request, points: ConfigurationSet) -> Array:
 def _dominated(
     requests: Sequence[Request], taken: Sequence[NDArray[np.bool_]], number: int
 ) -> NDArray[np.bool_] | np.bool_:
-    """Return a mask of the points that an earlier request takes at the same price, [n]; False if no request is the
-    same.
+    """Return a mask of the points that an earlier request takes at the same price, [n]; False if no request is so.
 
-    A request is the same if all options are but the name of a flex backend; both must have one. taken: mask of the
-    points of each request.
+    A request has the same price if all options are the same but the name of a flex backend; both must have one. taken:
+    mask of the points of each request.
     """
 
     def but_its_name(options: Configuration) -> Configuration:

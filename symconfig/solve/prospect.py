@@ -144,8 +144,7 @@ def recomputing(choice: Choice, block_layers: int = 0) -> dict[str, Any]:
 
 
 def stages_of_split(split: Split) -> dict[str, Any]:
-    """Return the fields of a `Configuration` that divide the layers over stages: layout string, counts, account_for_*.
-    """
+    """Return the fields of a `Configuration` that divide the layers over stages: layout string, counts, account_*."""
     return {
         "pipeline_layout": split.layout,
         "account_for_embedding": split.account_for_embedding,

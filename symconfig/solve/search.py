@@ -191,6 +191,7 @@ def _plan(
     best = picks[0]
 
     def shown(prospect: Prospect) -> Candidate:
+        """Return a candidate as the plan shows it, with its standing; the best also with `balanced_step_s`."""
         standing = Standing(
             score_s=candidate.tidy(prospect.score),
             unusual=unusual(prospect),

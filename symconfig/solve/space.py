@@ -170,9 +170,10 @@ def blockers(request: Request) -> list[str]:
 def _grid(request: Request, scheme: Scheme) -> ConfigurationSet:
     """Return the degrees and micro-batches of a scheme that the pins allow, before any constraint.
 
-    Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), micro-batches the global batch.
-    tp is at most the heads, and above 1 with sequence parallelism; etp is at most tp; cp = 1 is only in the first
-    cp_comm's scheme. The largest micro-batches are left out beyond MOST_POINTS points.
+    Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), as do tp x cp and ep x etp;
+    micro-batches divide the global batch. tp is at most the heads, above 1 with sequence parallelism, and shares heads
+    as the scheme says; etp is at most tp, cp at most the length; cp = 1 is only in the first cp_comm's scheme. The
+    largest micro-batches are left out beyond MOST_POINTS points.
     """
     pins, model, gpus = request.pins, request.model, request.gpus
     experts = model.experts.num_experts if model.experts else 1

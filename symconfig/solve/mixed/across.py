@@ -157,7 +157,7 @@ class Across:
 
     @cached_property
     def arrivals_s(self) -> tuple[Array, Array]:
-        """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
+        """Return (seconds that each chunk waits for its activation, for its gradient), [pp, vpp] each. Cached.
 
         They are those of a message from the stage before, and after, with wrap-around; 0 for the activation of the
         model's first chunk and the gradient of its last.
@@ -273,7 +273,7 @@ class Across:
 
 
 def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:
-    """Return the candidate of a mixed plan with one host per kind, in pipeline order.
+    """Return the candidate of a mixed plan, with a `Host` (stages, nodes, memory) per kind, in pipeline order.
 
     The prediction is that of the kind whose GPUs are fuller, relative to their usable memory; its step interval spans
     both kinds', its MFU is against their mean peak, its host memory the larger. Degrees, options and backend are the

@@ -221,11 +221,11 @@ def best_layers(across: Across, below_s: float) -> Across | None:
 
 
 def _proposed(across: Across) -> Iterator[Across]:
-    """Yield up to TRIES layouts of the stage solver, until one fits.
+    """Yield up to TRIES versions of the candidate with the layers per stage of the stage solver, until one fits.
 
-    Each time a kind's memory in the solver is reduced by what the last layout exceeded it. Ends if the solver finds
+    Each time a kind's memory in the solver is reduced by what the last version exceeded it. Ends if the solver finds
     none or the target cannot express it. With recompute of first layers, as few layers as possible are recomputed, at
-    least 1 if no recompute is not allowed.
+    least 1 if the pins do not allow no recompute.
     """
     into, back = across.arrivals_s
     problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))
@@ -249,7 +249,7 @@ def _proposed(across: Across) -> Iterator[Across]:
 
 
 def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
-    """Return a machine of mean numbers, weighted by the numbers of GPUs of the two kinds.
+    """Return a machine of the two kinds' mean numbers, weighted by their numbers of GPUs.
 
     Efficiencies are weighted by peak FLOP/s, too. Memory of GPU and host is the larger of both; network levels are the
     worse of both. What is no number is the first machine's.

@@ -75,7 +75,7 @@ def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, 
 
 
 def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_Exchange]:
-    """Yield the exchanges over a link, also those without moves. times: per step, for one instance of the link.
+    """Yield the exchanges over a link between two nodes, also those without moves; `times` is per step, for one link.
 
     An activation: one per leg, without overlap; a `gathered` leg runs 0 times unless the change is nothing but an
     all-gather. A weight: its gather, beside the forward's work; a second gather (if regathers) with the gradient's

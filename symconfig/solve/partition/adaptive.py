@@ -126,9 +126,9 @@ class Cutter:
     def measured(self, rows: Strategy, price: float) -> Division:
         """Return a strategy with its cost and memory (bytes at the peak), both infinite if a node violates its pins.
 
-        by_bytes: the cost excludes any price of memory, and `weight` is the memory. Else cost = moved + weight / gamma
-        with the source paper's Cost_mem as `weight`. gamma: the cutter's, else 1/price (infinite for 0); recorded as
-        infinite if bytes are priced for the objective symtensor.
+        price: of memory, with which it was found. by_bytes: the cost excludes any price of memory, and `weight` is the
+        memory. Else cost = moved + weight / gamma with the source paper's Cost_mem as `weight`. gamma: the cutter's,
+        else 1/price (infinite for 0); recorded as infinite if bytes are priced for the objective symtensor.
         """
         moved, held, transient, weight = self.sums(rows)
         memory = held + transient
@@ -165,8 +165,9 @@ class Cutter:
         return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the partition found from unsplit rows at 2^_ANY times the price free.moved / free.weight: memory comes
-        first.
+        """Return the partition found from unsplit rows at a price of memory so high that it comes first.
+
+        The price is 2^_ANY times free.moved / free.weight.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 

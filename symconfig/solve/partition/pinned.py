@@ -135,7 +135,7 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 
 
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
-    """Return the pin in a text: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number.
+    """Return the pin in a text: TENSOR.DIM=NUMBER of parts, or OPERATOR=LAYOUT if the value is no number.
 
     dims: letter to dim. Names may be patterns, and cover all copies in folded repeats. Raise InputError if it is
     malformed, no tensor or operator matches, or a matching tensor lacks the dim.
@@ -250,9 +250,9 @@ def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[st
 def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most: int) -> None:
     """Raise InputError for pins with an unknown level, or that no row of a node satisfies in any net and mesh shape.
 
-    nets: one for each number of microbatches, with the same nodes. most: axes that a mesh is cut into. Nodes are
-    checked only if all levels are known: each pin by itself, then all of a node together; one problem per node,
-    duplicates once.
+    nets: one for each number of microbatches, with the same nodes. most: axes that a mesh is cut into at most. Nodes
+    are checked only if all levels are known: each pin by itself, then all of a node together. One problem per node;
+    equal ones are reported once.
     """
     levels = {level.name: None for mesh in meshes for level in mesh.levels}
     problems = [

@@ -95,9 +95,9 @@ def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
 
 
 def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
-    """Return groups of adjacent axes of one level on which every node has the same option, outermost group first.
+    """Return the dims of the device mesh, outermost first: each a list of axes (indices into `axes`, innermost first).
 
-    Each group is a dim of the device mesh, a list of indices into `axes`, in their order (innermost first).
+    Adjacent axes of one level are one dim if every node has the same option on them. rows: [nodes, axes].
     """
     result: list[list[int]] = []
     for index, axis in enumerate(axes):
@@ -122,7 +122,7 @@ class Table:
     def mesh(self) -> tuple[MeshDim, ...]:
         """Return the dims of the device mesh, outermost first, named by their level.
 
-        The dims of a level that has several are numbered from the outermost: rail_0, rail_1.
+        Of a level with several dims each name has a number, from the outermost: rail_0, rail_1.
         """
         levels = [self.axes[run[0]].level for run in self.runs]
         names = [

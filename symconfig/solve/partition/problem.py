@@ -291,7 +291,7 @@ def undominated(now: Problem) -> Problem:
 
 
 def _undominated(now: Problem, v: int) -> Bools:
-    """Return the mask of the choices of node v that no other kept choice dominates: [choices].
+    """Return a mask of the choices of node v that no other kept choice dominates: [choices].
 
     A rival dominates a choice if its transient is no larger, and its cost and its memory are no higher even with the
     largest differences that neighbours' choices (for costs: those that the dominated one is compatible with) can add.

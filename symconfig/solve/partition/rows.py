@@ -244,8 +244,9 @@ def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
 
 
 def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
-    """Return (name, parts) of each option in a row (an option per mesh axis): per level the ranks of the axes that take
-    it. Option 0 (whole) is last.
+    """Return (option's name, parts) for each option in a row (an option per mesh axis); option 0 (whole) is last.
+
+    parts: per level the ranks of the axes that take the option.
     """
     taken = sorted(set(row), key=lambda option: (option == 0, option))
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)

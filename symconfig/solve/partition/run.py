@@ -201,8 +201,10 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
 
 
 def baselines(programs: Programs, found: Partition) -> dict[str, Partition | None]:
-    """Return, by name in NAMES, the adaptive solver's best partition with this strategy in place of the pins, else as
-    `found` was asked for (symtensor: with its gamma); None if none fits.
+    """Return by name in NAMES the best partition of each well-known strategy; None for those that do not fit.
+
+    They are found by the adaptive solver, with the strategy in place of the pins, else as `found` was asked for
+    (symtensor: with its gamma).
     """
     ask = replace(found.ask, solver=Solver.ADAPTIVE, gamma=None if found.costs.timed else found.gamma)
     return {name: partition(programs, replace(ask, pins=(Named(name, ask.mesh.gpus),))) for name in NAMES}

@@ -73,7 +73,7 @@ class Bounds:
         return mine / gpus, (whole - mine) / rest if rest else 0.0
 
     def places(self, least: int) -> Iterator[Place]:
-        """Yield the possible stages of pipelines with at least `least` stages.
+        """Yield the possible stages (layers, part of the mesh) of pipelines with at least `least` stages.
 
         A stage leaves a layer and a GPU to each further stage. The whole mesh takes all layers, and is yielded only for
         least 1; on a part of the mesh a stage never has all layers.
@@ -96,9 +96,9 @@ class Bounds:
 def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float) -> Chosen | None:
     """Return the fastest pipeline of `least` to `most` stages that takes at most below_s seconds, or None.
 
-    Stages are those whose lower bounds fit memory and a limit of the step; the limit begins 25 % above the least bound
-    and grows by _WIDER until a pipeline below it is found or every stage was tried. Stages are solved on demand, which
-    changes `stages`.
+    Only stages whose lower bounds fit memory and a limit of the step are tried; the limit begins 25 % above the least
+    bound and grows by _WIDER until a pipeline below it is found or every stage was tried. Stages are solved on demand
+    and cached in `stages`.
     """
     able = (place for place in bounds.places(least) if bounds.memory(place) <= stages.ask.memory_limit)
     every = [(bounds.step_s(place), place) for place in able]

@@ -114,9 +114,7 @@ class Stages:
         return parts, cuts[len(before)], cuts[len(until)]
 
     def in_order(self, layers: Sequence[int]) -> tuple[Parts, tuple[int, ...]]:
-        """Return the program with its layers in this order, and its cuts: first operator of each layer, end of the
-        last.
-        """
+        """Return the program with its layers in this order, and its cuts: first operator of each layer, and the end."""
         if list(layers) == list(range(len(layers))):
             return self.parts, self.cuts
         ranges = [range(self.cuts[layer], self.cuts[layer + 1]) for layer in layers]
@@ -141,8 +139,8 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage that fits with `alive` microbatches in flight, or None. Solved if need be, and
-        cached.
+        """Return the fastest stage that fits with `alive` microbatches in flight, or None; from the cache if it is
+        known.
         """
         known = self.known(place, alive)
         if isinstance(known, float):
