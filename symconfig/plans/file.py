@@ -190,8 +190,8 @@ def _check_schema(document: Document) -> None:
 def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
     """Return (plan, []), or (None, problems) if any part is missing, unknown or wrong.
 
-    Training fields that the job leaves open count as missing. With problems in a plan of another symconfig version, one
-    more says so. Digests are not compared.
+    Training fields that the job leaves open count as missing. With problems in a plan that another version of symconfig
+    wrote, one more problem says so. Digests are not compared.
     """
     data, made, problems = document.data, dict[str, Any](), list[Problem]()
     inputs = data["inputs"] if isinstance(data.get("inputs"), dict) else {}
@@ -265,7 +265,11 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
 
 
 def _place(path: KeyPath) -> KeyPath:
-    """Return the path in plan.json of a path in the data that `_flattened` returns."""
+    """Return the path in plan.json of a value whose path in the data of `_flattened` is given.
+
+    Fields of a `configuration` are moved to their sections (PLACES), those of a `critic` to sections below it; other
+    paths stay.
+    """
     for section, above in (("configuration", 0), ("critic", 1)):  # a critic keeps its own name above its sections
         if section in path[:-1]:
             at = path.index(section)

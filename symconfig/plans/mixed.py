@@ -40,7 +40,10 @@ class Host:
     usable_bytes: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return cluster name, GPUs, stages, nodes and layers of one kind of GPU, and bytes used and usable per GPU."""
+        """Return one kind of GPU as plain data: cluster's name, gpus, stages and nodes (first, last), layers, bytes.
+
+        layers: of each of its stages. device_bytes: predicted, usable_bytes: usable, of one GPU.
+        """
         return {
             "cluster": self.share.cluster.name,
             "gpus": self.share.gpus,

@@ -64,7 +64,7 @@ def family(prospect: Prospect) -> Family:
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
-    """Return up to `top` candidates, one of each family: repeatedly the `first` of the families not taken yet."""
+    """Return up to `top` candidates, the best first, one of each family: repeatedly the `first` of those left."""
     left, result = list(candidates), list[Prospect]()
     while left and len(result) < top:
         result.append(first(left))
@@ -241,8 +241,7 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
 
 
 def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
-    """Return the problem with `first`, the recomputed layers of each chunk, lowered to the fewest with which a cut
-    fits.
+    """Return the problem with `first`, the recomputed layers per chunk, lowered to the fewest with which a cut fits.
 
     By bisection from `least`; `problem.first` is the upper limit and is returned untested if no fewer fit.
     """

@@ -122,9 +122,10 @@ def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
 
 
 def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]:
-    """Yield the collectives of a block that take time, with bytes, all seconds, and those not hidden by computation.
+    """Yield the collectives of a block that take time: tensor, kind, axes, phase, size in symbols, bytes, seconds.
 
-    Collectives of zero seconds, such as those over one rank, are left out.
+    seconds: all; exposed_s: those that computation does not hide. Collectives of zero seconds, such as those over one
+    rank, are left out.
     """
     for collective, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
         if full[0] > 0:
@@ -218,7 +219,7 @@ class Strategies:
 
 
 def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
-    """Return the mesh axes and how the tensors of every kind of block are sharded.
+    """Return the mesh axes, and for every kind of block, how often it comes and how each of its tensors is sharded.
 
     Axes with one rank are left out, as are etp, ep and edp if no weight has a dim of experts.
     """

@@ -113,9 +113,9 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option to search.
 
     Pinned: all that the pin allows. If it needs sequences of equal length (`still`) and the job's differ: the default.
-    Else the default and all others that the target runs, with `whole` only the last of these. With `alone` the last of
-    these, then the default only if there is no other, the option needs a ZeRO stage, or the value rules out something
-    else.
+    Else the default and all others that the target runs; with `whole` the default and the last of these. With `alone`
+    the last of these, then the default only if there is no other, the option needs a ZeRO stage from 1 on, or the value
+    rules out something else (`_rules_out_more`).
     """
     usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):
@@ -230,10 +230,10 @@ NOTHING_KNOWN = ConfigurationSet()
 def excluded_options(
     job: Job, fixed: Fixed, pins: Pins, has: ConfigurationSet = NOTHING_KNOWN
 ) -> tuple[Constraint, ...]:
-    """Return the constraints that keep a search from some of a framework's options.
+    """Return a constraint for each of a framework's options that a search must not use, which forbids it.
 
-    Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
-    its pins nor the columns `has` use.
+    Forbidden are those in `job.without`, and those not stable in the job's release that the job does not allow (ALL:
+    any but those that must be named) and neither its pins nor the columns `has` use.
     """
     known = BACKENDS[job.backend].options
     pinned = pinned_columns(job, pins)

@@ -80,7 +80,7 @@ class Prospect:
         return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
 
     def columns(self, copies: int = 1) -> ConfigurationSet:
-        """Return the candidate's columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays [copies].
+        """Return the candidate as columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays, [copies].
 
         The others are scalars; the interleaving group is pp.
         """

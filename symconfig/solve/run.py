@@ -127,11 +127,12 @@ def weigh_all(
     any_will_do: bool = False,
     like: Setup | None = None,
 ) -> Incumbents:
-    """Return the incumbents of a search over all precisions and options; none if nothing fits.
+    """Return the incumbents of a search over all precisions and options, not simulated; none if nothing fits.
 
     They are priced by the formula for the schedule, with uneven expert loads in memory if `weighs_loads`. Up to
-    max(top, KEPT) families are kept. any_will_do: stop each precision's search as soon as there is a plan. A precision
-    that contradicts the pins is skipped; the first such InputError is raised if all do.
+    max(top, KEPT) families are kept. exhaustive: do not prune by bounds. any_will_do: stop each precision's search as
+    soon as there is a plan. like: as of `run`. A precision that contradicts the pins is skipped; the first such
+    InputError is raised if all do.
     """
     pins = parse(job.pins)
     weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do)

@@ -84,7 +84,7 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with task, precision, sequence length and training filled in (`filled`).
+    """Return the job with task, precision, sequence length and training filled in (`with_defaults`).
 
     Raises InputError with every contradiction between job, cluster and model: number of GPUs, task and adapter,
     attention, experimental options, pinned stages and layout. Raises InfeasibleError, before these, if the backend does
@@ -277,10 +277,10 @@ def _measured(
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:
-    """Return the plan of a search on the fewest GPUs on which something fits, marked `fewest`.
+    """Return the plan of a search on the fewest GPUs on which something fits, with `search.fewest` set.
 
-    Only the numbers of `_sizes` are tried, in rising order, with the job's limits as they are. Raises InfeasibleError
-    if none works.
+    Only the numbers of `_sizes` are tried, in rising order, with the job's limits as they are (no risk or experimental
+    option more). Raises InfeasibleError if none works.
     """
     for gpus in _sizes(cluster):
         trial = job.model_copy(update={"gpus": gpus})

@@ -126,8 +126,8 @@ def divisors(number: int) -> list[int]:
 def schemes(request: Request) -> Iterator[Scheme]:
     """Yield the schemes of sequence and context parallelism that target and pins allow, the plainest first.
 
-    Schemes in which ranks share heads come in addition for models that can. Sequence parallelism off is yielded even if
-    the target does not run it, and cp_comm is not compared with its pin here.
+    Schemes in which tp ranks share key-value heads come in addition for models that can. Sequence parallelism off is
+    yielded even if the target does not run it, and cp_comm is not compared with its pin here.
     """
     parallel = [False, *([True] if request.limits.runs(sequence_parallel=True) else [])]
     wanted = request.pins.switch("sp")

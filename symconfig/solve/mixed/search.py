@@ -154,7 +154,8 @@ class MixedSearch:
         """Distribute the candidates of `fronts` over both kinds and keep the best of each family in `best`.
 
         Single-chunk candidates come first, then by score. Those slower on the mean machine than FAR times the best step
-        are skipped. Each order and policy tried adds one to `laid`.
+        are skipped, and results that slow, or no faster than the known one of the family, are dropped. Each order and
+        policy tried adds one to `laid`.
         """
         # A candidate is hardly ever slower on the mean machine than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].configuration.vpp > 1, front[0].order))
@@ -207,9 +208,9 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
-    """Return the candidate with the layers per stage that give the fastest step and fit on both kinds.
+    """Return the candidate with the layers per stage that give the fastest step below `below_s` and fit.
 
-    None if nothing fits below `below_s` seconds. Tried are the split that it has, then those of the stage solver
+    They must fit on both kinds. None if there are none. Tried are the split that it has, then those of the stage solver
     (`_proposed`) unless a layout is pinned.
     """
     best, pinned = None, across.candidates[0].request.pins.layout is not None

@@ -230,9 +230,9 @@ def _masked(old: Problem, keep: Sequence[Bools]) -> Problem:
 
 
 def _supported(now: Problem, keep: Sequence[Bools]) -> list[Bools]:
-    """Return the masks without choices that are incompatible with every kept choice of a neighbour (arc consistency).
+    """Return the masks without choices that have no compatible kept choice at some neighbour (arc consistency).
 
-    The masks given are not changed. A mask may end up all False.
+    Removals are followed up until none is left. The masks given are not changed. A mask may end up all False.
     """
     keep = [mask.copy() for mask in keep]
     finite = ((index, np.isfinite(pair.cost)) for index, pair in enumerate(now.edges))

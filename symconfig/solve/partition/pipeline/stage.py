@@ -139,8 +139,9 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage that fits with `alive` microbatches in flight, or None; from the cache if it is
-        known.
+        """Return the fastest stage that fits with `alive` microbatches in flight, or None; cached.
+
+        The tensor solver is run only if the answer is not `known`.
         """
         known = self.known(place, alive)
         if isinstance(known, float):
