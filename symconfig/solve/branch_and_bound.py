@@ -128,7 +128,8 @@ class Result:
     def prospect(self, row: int, n: int, score: float) -> Prospect:
         """Return the candidate at a row (an index into the flattened [r, o]) and a point n, with the given score.
 
-        Its policy is full recompute if `layers` is above 0 there, and its `block_layers` is that number.
+        Its policy is that of r, or full recompute of the first layers if `layers` is above 0 there, which is then its
+        `block_layers`; its offload is that of o. Options are made `effective`.
         """
         piece, batch = self.batch.piece, self.batch
         r, o = np.unravel_index(row, self.step_s.shape[:2])

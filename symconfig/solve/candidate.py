@@ -201,8 +201,8 @@ def tidy(value: float) -> float:
 def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
     """Return a phrase that says whether memory or time limits a plan, with used and available GiB.
 
-    Memory does above FULL of budget_bytes, the largest prediction allowed. If that is below the usable part of
-    memory_bytes, the phrase has it and the risk, else it says "usable".
+    Memory does if used_bytes is above FULL of budget_bytes, the largest prediction allowed. Available is the budget,
+    stated with the memory risk if that makes it less than the usable part of memory_bytes; else the usable part.
     """
     what = "memory," if used_bytes > FULL * budget_bytes else "time, not memory;"
     if budget_bytes < limits.usable_bytes(memory_bytes) * (1 - ROUNDING):

@@ -179,9 +179,10 @@ def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Ti
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
-    """Return the simulator's input: seconds of passes, messages and exchanges of every chunk.
+    """Return the simulator's input: seconds of passes, messages and data-parallel exchanges of every chunk.
 
-    Weight gathers and gradient reductions are left out (None) if the sharding repeats them in every microbatch.
+    Weight gathers and gradient reductions are left out (None) if the sharding repeats them in every microbatch: they
+    are then in the formula's time only.
     """
     made = chunk_times(
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers

@@ -214,10 +214,10 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 
 
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
-    """Return the 90 % interval if the prediction itself is uncertain; it always includes 1.
+    """Return the 90 % interval of measured over predicted if the prediction itself is uncertain; it always includes 1.
 
     ratios: equally probable outcomes over the prediction, [n], each multiplied with the errors of `interval`. If all
-    are equal, even other than 1, the plain interval is returned.
+    are equal, even other than 1, that `interval` is returned.
     """
     plain, deviates = interval(quantity, cluster, model), errors(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:
@@ -270,7 +270,7 @@ MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
-    """Return lattice numbers for expert load imbalance in memory, [n] each; empty without layers with experts.
+    """Return the numbers of expert load imbalance in memory, by symbol, [n] each; empty without layers with experts.
 
     OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
     all layers; both are capped. Pre-training counts as UNTRAINED, other tasks as TRAINED. ep: [n]. shares: quantile of

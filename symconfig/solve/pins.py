@@ -61,8 +61,7 @@ class Pins:
 
 
 def parse(pins: Mapping[str, str]) -> Pins:
-    """Return the parsed pins: ranges of degrees (`number_range`), words, the offloaded share of the optimizer, the
-    layout.
+    """Return the parsed pins: ranges of degrees (`number_range`), words, offloaded share of the optimizer, layout.
 
     A layout is `dealt` if it is "equal" or "ends", else a string that is not checked here; nor are modules after
     "recompute=selective:". Raises InputError with a problem for every pin that is unknown or malformed.

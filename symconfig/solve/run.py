@@ -74,9 +74,9 @@ def with_training(model: ModelDescriptor, job: Job) -> Job:
 
 
 def learning_rate_key(task: Task, model: ModelDescriptor) -> tuple[Task | AdapterTask, float, str]:
-    """Return (row, parameters, "parameters" or, with experts, "active parameters") of the table of learning rates.
+    """Return (row, number of parameters, what these are called) by which the table of learning rates is read.
 
-    Parameters are those that a token uses, without adapters.
+    Parameters are those that a token uses, without adapters; called "parameters" or, with experts, "active parameters".
     """
     bare = model if model.adapter is None else model.model_copy(update={"adapter": None})
     unit = "parameters" if model.experts is None else "active parameters"

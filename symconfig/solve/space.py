@@ -80,7 +80,8 @@ class Request:
 def peak_budget(request: Request, machine: Machine) -> float:
     """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
 
-    The lesser of what both leave; without a `request.surprise` the margin's.
+    It is the lesser of what margin and risk leave; without a `request.surprise` (no limit of the risk) what the margin
+    leaves.
     """
     framework, whole = request.framework, machine.memory_bytes
     margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
@@ -313,7 +314,7 @@ def lattice(request: Request, candidates: ConfigurationSet, of_loads: Numbers | 
 
 
 def loads(request: Request, ep: Values) -> Numbers:
-    """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
+    """Return the numbers of expert load imbalance, by symbol, that a lattice needs: [n] or scalars. ep: [n].
 
     The load that the job states (`limits.load`); if it states no imbalance, also the load a step waits for; if
     `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`fixed`).

@@ -139,8 +139,8 @@ def _merged_by_level(
 ) -> Iterator[Moved]:
     """Yield moves as collectives, adjacent ones merged if they have the same kind, level and number of calls per step.
 
-    run: (move of one strategy, calls per step); moves that do not happen are skipped. names: tensor, producer,
-    consumer. Ranks are multiplied, costs per call added and multiplied by the calls, and the largest amount kept.
+    run: (move over one axis, calls per step); moves that do not happen are skipped. names: tensor, producer, consumer.
+    When merged, ranks are multiplied, costs per call added, and the largest amount kept; cost is per call times calls.
     share: the exposed part of the cost.
     """
     happening = ((move, times) for move, times in run if np.all(move.happens))

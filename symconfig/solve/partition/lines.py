@@ -174,11 +174,11 @@ class _Rows:
     """
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...], options: Ints) -> None:
-        """Compute the costs of every row of every node; forward and backward seconds only of nodes that read a
-        parameter.
+        """Compute the costs of every row of every node.
 
-        The cost of a row that is not allowed (`_allowed_rows`) is infinite. shared: None for the objective `time`; else
-        1 for nodes without products and for pinned ones.
+        Forward and backward seconds are only of nodes that read a parameter. The cost of a row that is not allowed
+        (`_allowed_rows`) is infinite. shared: None for the objective `time`; else 1 for nodes without products and for
+        pinned ones.
         """
         count, nodes = len(axes), costs.net.nodes
         self.options, self.powers = options, options[:, None] ** np.arange(count, dtype=np.int64)

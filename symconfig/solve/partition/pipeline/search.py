@@ -53,8 +53,10 @@ class Bounds:
     turns: int
 
     def step_s(self, place: Place) -> float:
-        """Return a lower bound in seconds on the step of every pipeline that contains this stage: its work and that of
-        the rest, each spread evenly over its GPUs, and the slower one again for all microbatches but one.
+        """Return a lower bound, in seconds, on the step of every pipeline that contains this stage.
+
+        It is its work and that of the rest, each spread evenly over its GPUs, and the slower one again for all
+        microbatches but one.
         """
         mine, others = self._shares(self.work, place)
         return mine + others + (self.turns - 1) * max(mine, others)
@@ -182,8 +184,10 @@ def _cheapest(
     seconds = [np.array([(e.turn_s, e.busy_s) for e in some], np.float64).reshape(-1, 2) for some in rows]
 
     def sums(slowest_s: float) -> tuple[list[Array], list[Array]]:
-        """Return, by number of stages, the least sum from an ideal on with a number of GPUs, [ideals, gpus + 1], and
-        that with each entry as the first stage, [entries, gpus + 1]. slowest_s: limit of each stage's busy seconds.
+        """Return (sums, terms) by number of stages, if no stage has more than `slowest_s` busy seconds.
+
+        sums: least sum of the seconds of stages from an ideal on with a number of GPUs, [ideals, gpus + 1]. terms: that
+        with each entry as the first stage, [entries, gpus + 1]. Infinite where there are none.
         """
         none = np.full((last + 1, gpus + 1), np.inf)
         result, terms = [none.copy()], list[Array]()
