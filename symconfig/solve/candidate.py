@@ -123,7 +123,8 @@ def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, clust
 def plan_candidate(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
     """Return the plan's candidate for a search's candidate: configuration, stages, and the prediction `what`.
 
-    allocated: peak bytes by stage. The backend is the job's; all else comes from `prospect`.
+    Each stage has its kinds of layers by chunk, recompute in words, and peak. allocated: peak bytes by stage. The
+    backend is the job's; all else comes from `prospect`.
     """
     split, c = prospect.split, prospect.configuration
     recompute: str = c.recompute

@@ -254,7 +254,7 @@ class _Grid:
         """Return the name of the innermost network level whose domains hold all ranks of a group over these axes.
 
         The reach of a group is its size times the stride of the framework's rank order. The outermost level if none
-        holds it; empty for a group of one rank.
+        holds it; "" for a group of one rank.
         """
         size = prod(self.ranks[axis] for axis in axes)
         reach = size * float(self.prospect.request.framework.stride(axes, self.ranks))
@@ -275,8 +275,9 @@ class _Grid:
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
     """Yield a line per tensor of a block: activations in the order in which they are produced, then weights not shared.
 
-    An activation's `used` has each other strategy with the operators that read it so ("the next block" at the block's
-    end); collectives are listed once each, those over one rank left out.
+    An activation's `made` is its strategy where it is produced, its `used` each other strategy with the operators that
+    read it so ("the next block" at the block's end); collectives are listed once each, those over one rank left out.
+    Weights: `_weight`.
     """
     flow = Flow(block, grid.prospect.scheme)
     moved: dict[str, list[Collective]] = {}

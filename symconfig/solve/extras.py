@@ -196,7 +196,7 @@ def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
 
 
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError for the first pin, or the precision, that no degrees of the target support; else do nothing.
+    """Raise InputError for the first pin, or the precision, that the target supports at no degrees; else do nothing.
 
     Also for a number that does not divide the GPUs, and for an option of another framework unless the pin allows its
     default.
@@ -258,9 +258,10 @@ def unknown_options(job: Job) -> Iterator[Problem]:
 def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
     """Return the names of experimental options without which nothing fits; those in `job.without` are never among them.
 
-    fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
-    one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
-    excluded options if nothing fits with them either. Those that a job must name (`Option.asked`) are left out.
+    fits: whether a job has any plan; called repeatedly. Options are opened maturity by maturity, in the order of
+    Maturity, until something fits. Of the last maturity only those are returned each of which is enough with the
+    maturities before; all of it if no single one is. All excluded options if nothing fits with them either. Those that
+    a job must name (`Option.asked`) are left out.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded_options(job, fixed, pins)} - set(job.without)

@@ -62,9 +62,10 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
     """Return the problem if no candidate was evaluated: pins that cannot be met, else rules that refuse all points.
 
-    Checked in order: recompute that leaves no policy, pins of degrees (`_unreachable`), blocking rules, ZeRO stages,
-    else the four most frequent refusals with their counts. The hint has batches that are the nearest multiples of the
-    GPUs, or values of a pin, with which a search finds a plan, else general advice.
+    Checked in order: recompute that leaves no policy, pins of degrees (`_unreachable`); then "no division of … GPUs",
+    with `blockers`, or the rules that refuse all ZeRO stages, or the four most frequent refusals and their counts. Its
+    hint has batches that are the nearest multiples of the GPUs, or values of a pin, with which a search finds a plan,
+    else advice.
     """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]

@@ -173,10 +173,11 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 @cache
 def errors(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> NormalDist:
-    """Return the distribution of the natural log of measured over predicted, for one run of an unseen source.
+    """Return the distribution of log(measured / predicted) for one run of an unseen source, by kind of model and GPU.
 
     Its deviation is scaled by the recorded reach of the kind of model, so that the 90 % interval covers 90 % of such
-    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply. Cached.
+    runs. For the time, UNMEASURED_BLOCKS is added in quadrature if layers have mixers, and ANNOUNCED if the GPU is
+    announced only. Cached.
     """
     (seen, spread), gpu = recorded(quantity), _architecture(cluster)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind(model))
@@ -289,8 +290,8 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
 def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
     """Return {OF_STEP: load of the rank that a layer waits for, over the mean}, [n]; empty without layers with experts.
 
-    ep: [n]. shares: quantile of runs, [n] or one number. Loads are those of trained routers, whatever the task, count
-    as independent between ranks, and are capped.
+    The rank is the busiest of the layer. ep: [n]. shares: quantile of runs, [n] or one number. Loads are those of
+    trained routers, whatever the task, count as independent between ranks, and are capped.
     """
     experts = model.experts
     if experts is None or not any(model.moe_layers):

@@ -199,8 +199,8 @@ def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray
 def recompute_choices(request: Request) -> list[Choice]:
     """Return the recompute policies that the pins allow, each without and, if the target can, with activation offload.
 
-    Full recompute comes without offload only; a pinned activation_offload leaves one of both. Empty if the pins leave
-    none, such as modules that the target cannot recompute.
+    Full recompute comes without offload only, and so not at all if activation_offload is pinned on; pinned, it leaves
+    one of both. Empty if the pins leave none, such as modules that the target cannot recompute.
     """
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
@@ -249,9 +249,10 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
 def settings(
     piece: Piece, pipelines: Pipelines, where: ConfigurationSet
 ) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
-    """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run.
+    """Yield (setting, mask of the points that can run it, [n]) for each ZeRO stage that pins allow and points can run.
 
-    The setting has all offloads that run at the stage, or those of the pinned share; a stage without any is skipped.
+    where: the points' columns; pipelines: theirs. The setting has all offloads that run at the stage, or those of the
+    pinned share; a stage without any is skipped.
     """
     request, limits, share = piece.request, piece.request.limits, piece.request.pins.fraction
     for zero in filter(lambda stage: request.pins.allows("zero", stage), limits.zero):

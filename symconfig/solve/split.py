@@ -147,8 +147,9 @@ def of_counts(
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
     """Return the split whose chunks differ by at most one place, longer ones first; None if there are too few layers.
 
-    at_start, at_end: places that embedding and loss take in the first and last chunk, which have so many layers fewer;
-    they are recorded as account_for_* if above 0. Too few: a chunk has no place, or less than these take.
+    A place is for a layer; embedding and loss take at_start and at_end places in the first and last chunk, which have
+    so many layers fewer; they are recorded as account_for_* if above 0. Too few: a chunk has no place, or less than
+    these take.
     """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)

@@ -62,7 +62,7 @@ class Across:
     def laid(self, split: Split, block_layers: int) -> Across:
         """Return a copy with layers and vpp of `split`, and the first `block_layers` layers of each chunk recomputed.
 
-        With 0, a candidate that had recompute of first layers gets its plain policy, others keep theirs.
+        With 0, a candidate that had recompute of first layers gets full recompute, others keep their policy.
         """
         one, other = (
             candidate.having(

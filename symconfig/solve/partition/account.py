@@ -56,9 +56,9 @@ class _Exchange(NamedTuple):
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
     """Return all collectives of a step: first those on links between nodes, then those within operators.
 
-    rows: the chosen row of every node. Changes of layout that do not happen or run 0 times are left out. The overlapped
-    part of an exchange is shared among its collectives in proportion to their costs; the sum of all `exposed` is the
-    communication in the partition's cost.
+    rows: the chosen row of every node. Changes of layout that need no collective or run 0 times are left out. The
+    overlapped part of an exchange is shared among its collectives in proportion to their costs; the sum of all
+    `exposed` is the communication in the partition's cost.
     """
     every: list[Moved] = []
     for number, link in enumerate(costs.net.links):

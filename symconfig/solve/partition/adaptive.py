@@ -272,7 +272,7 @@ class Step:
 
 
 def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
-    """Return the steps that eliminate one node after the other, or None if a table would exceed _CELLS entries.
+    """Return the steps of a variable elimination, one per node, or None if a table would exceed _CELLS entries.
 
     The node whose neighbours have the fewest joint choices goes first (then the lowest index). Each step adds a table
     over its scope, numbered after those before. scopes: nodes of every table. sizes: upper bound on the choices of

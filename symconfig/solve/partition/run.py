@@ -141,7 +141,7 @@ def net_of(programs: Programs, turns: int) -> Net:
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Yield a case for each number of microbatches (in the order of ask.turns) and each of ask.keeps, with pins.
+    """Yield a case, with pins applied, for each number of microbatches (in the order of ask.turns) and of ask.keeps.
 
     Keep.BORDERS is left out for programs without repeats. The pinned network is shared by the cases of one number.
     """
