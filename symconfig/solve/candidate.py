@@ -151,7 +151,8 @@ def predicted(
 
     time: seconds by part; None: `refined_time`. worst: index of the fullest stage; None: the one with the largest peak.
     Memory by part also has the allocator's overhead and the context. Model FLOPs count only experts that a token is
-    routed to; MFU is against the GPU's peak in the candidate's precision. Numbers are rounded by `tidy`.
+    routed to; MFU is against the GPU's peak in the candidate's precision. Intervals are of step_s, peak_bytes and
+    device_bytes. Numbers are rounded by `tidy`.
     """
     request = prospect.request
     worst = int(np.argmax(parts.peaks)) if worst is None else worst

@@ -141,10 +141,10 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
-    """Return whether a value leaves other choices than the option's default does, ZeRO stages aside.
+    """Return whether a value of an option leaves other choices in `limits` than its default does, ZeRO stages aside.
 
-    Compared are modules to recompute, full recompute, offloads at the ZeRO stages that the option needs, and the fewest
-    stages and chunks.
+    Compared are modules to recompute, full recompute, offload of activations, other offloads at the ZeRO stages that
+    the option needs, and the fewest stages and chunks.
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))

@@ -198,8 +198,8 @@ def _has_mixers(model: ModelDescriptor) -> bool:
 def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
     """Return the 90 % interval of measured over predicted for this kind of model and GPU architecture.
 
-    It is widened on one side to include 1 if it does not. Its basis says on which runs it relies: those of the same
-    kind on the same GPU, else of the same kind, else all.
+    It has the 5 % and 95 % quantiles of `errors`, widened on one side to include 1 if they do not. Its basis says in
+    words on which runs it relies: those of the same kind on the same GPU, else of the same kind, else all.
     """
     deviates, (seen, _), gpu = errors(quantity, cluster, model), recorded(quantity), _architecture(cluster)
     low, high = (math.exp(deviates.mean + side * _DEVIATIONS * deviates.stdev) for side in (-1.0, 1.0))

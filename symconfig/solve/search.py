@@ -72,7 +72,8 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     """Yield the job, then copies with its limits relaxed step by step.
 
     First without the memory risk limit (unless it has none), then the job with the experimental options that are
-    needed, which are found by searches, then with both. The last ones come even if no option is needed.
+    needed, found by searches, then with both. The last ones have all excluded options if nothing fits with them either,
+    and are left out if none is excluded.
     """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     risky = () if job.limits.memory_risk >= NO_LIMIT else (job.model_copy(update={"limits": limits}),)

@@ -110,10 +110,12 @@ class Usual:
     seq_length: int
 
     def rare_choices(self, c: Any, options: Configuration, recompute: Any) -> dict[str, Any]:
-        """Return by name whether published layouts hardly have a choice: bools, or arrays that broadcast together.
+        """Return by name of a choice whether hardly any published layout has it: bools, or arrays that broadcast
+        together.
 
-        Degrees, micro-batch and its tokens per rank of cp beyond `largest` (never without data; cp may also be as large
-        as the sequence length over the most tokens), tp beyond `joined`, recompute, and switches that are on.
+        Degrees, micro-batch and its tokens per rank of cp are rare beyond `largest` (never without data; cp may also be
+        as large as the sequence length over the most tokens), tp beyond `joined`. Kinds of recompute and switches are
+        there only if in `rare`, and true if the configuration has them.
 
         Args:
             c: configurations, with degrees and `micro` as numbers or arrays [n].
