@@ -82,7 +82,7 @@ class Prospect:
     def columns(self, copies: int = 1) -> ConfigurationSet:
         """Return the candidate as columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays, [copies].
 
-        The others are scalars; the interleaving group is pp.
+        pp, vpp, and what all points of its scheme share (`shared`) are scalars; `group`, the interleaving group, is pp.
         """
         p = self.configuration
         tp, cp, ep, etp, dp, micro = (

@@ -110,8 +110,7 @@ class Usual:
     seq_length: int
 
     def rare_choices(self, c: Any, options: Configuration, recompute: Any) -> dict[str, Any]:
-        """Return by name of a choice whether hardly any published layout has it: bools, or arrays that broadcast
-        together.
+        """Return by name of a choice whether hardly any published layout has it: bools, or arrays that broadcast.
 
         Degrees, micro-batch and its tokens per rank of cp are rare beyond `largest` (never without data; cp may also be
         as large as the sequence length over the most tokens), tp beyond `joined`. Kinds of recompute and switches are
