@@ -233,9 +233,9 @@ class Across:
     def time(self) -> dict[str, float]:
         """Return the seconds of a step by part, which sum to `step_s`.
 
-        compute, recompute, layer communication and pipeline send/receive are those of the stage that takes longest; the
-        bubble is what a simulation without data-parallel exchange takes more, the exchange what one with it adds. The
-        overhead is that stage's kind's; the optimizer has the slower kind's remaining seconds.
+        compute, recompute, layer communication and pipeline send/receive are those of all microbatches on the stage
+        that takes longest; the bubble is what a simulation without data-parallel exchange takes more, the exchange what
+        one with it adds. The overhead is that stage's kind's; the optimizer has the slower kind's remaining seconds.
         """
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches

@@ -207,12 +207,12 @@ def adaptive(
 
 
 def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
-    """Return the cheapest partition found that fits the limit (bytes), or None if the leanest one does not.
+    """Return the cheapest partition found that fits the limit (bytes), or None if not even the leanest does.
 
-    If the leanest does not fit, a second with priced transients is tried, and transients beyond what it leaves free are
-    excluded afterwards. Then at most _PRICES prices, each the one at which the last partition that fits and the last
-    that does not would cost the same; stops if the result repeats one of these or is nearly as cheap as `free`, the
-    partition without a price.
+    The leanest is that at a price of memory so high that little else counts (`Cutter.leanest`). If it does not fit, a
+    second with priced transients is tried, and transients beyond what it leaves free are excluded afterwards. Then at
+    most _PRICES prices, each the one at which the last partition that fits and the last that does not would cost the
+    same; stops if the result repeats one of these or is nearly as cheap as `free`, the partition without a price.
     """
     fits, most = cutter.leanest(order, free), np.inf
     if fits.memory > limit and order:
