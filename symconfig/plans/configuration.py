@@ -148,7 +148,10 @@ class Configuration:
         return ", ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there."""
+        """Return the sections `parallel`, `batch` and `options` of plan.json, nested as in PLACES.
+
+        cp_comm at cp 1, and recompute_layers without full recompute, are None there: they have no effect.
+        """
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
         data: dict[str, Any] = {}
         for name, path in PLACES.items():
@@ -193,12 +196,15 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 def flat(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
     """Return (fields of a configuration by name, paths that are missing) from the sections of plan.json.
 
-    Values are not checked. What has no place in PLACES is kept under its path, joined by dots.
+    Values are not checked. None of cp_comm and recompute_layers, which have no effect then, becomes the default. What
+    has no place in PLACES is kept under its path, joined by dots, but for num_microbatches and schedule, which are
+    dropped.
     """
     values, names = dict[str, Any](), {path: name for name, path in PLACES.items()}
     sections = {path[:length] for path in names for length in range(1, len(path))}
 
     def read(section: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        """Put the values of a section into `values`, by field, or by path for unknown ones."""
         for key, value in section.items():
             at = (*path, key)
             if at in sections and isinstance(value, Mapping):

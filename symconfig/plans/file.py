@@ -190,8 +190,8 @@ def _check_schema(document: Document) -> None:
 def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
     """Return (plan, []), or (None, problems) if any part is missing, unknown or wrong.
 
-    Training fields that the job leaves open count as missing. With problems in a plan of another symconfig version, one
-    more says so. Digests are not compared.
+    Training fields that the job leaves open count as missing. With problems in a plan that another version of symconfig
+    wrote, one more problem says so. Digests are not compared.
     """
     data, made, problems = document.data, dict[str, Any](), list[Problem]()
     inputs = data["inputs"] if isinstance(data.get("inputs"), dict) else {}
@@ -226,7 +226,11 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
 
 
 def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
-    """Return (plain data with the sections of each candidate as one flat `configuration`, paths that are missing)."""
+    """Return (plain data of a plan with each candidate's sections as one flat `configuration`, paths that are missing).
+
+    Candidates are the best, the alternatives and those `beside`; the critics of `rl` are flat configurations, too. What
+    is no mapping or list stays as it is, for the validation to refuse.
+    """
     missing = list[KeyPath]()
 
     def sections(one: Mapping[str, Any], *path: str | int) -> dict[str, Any]:
@@ -235,6 +239,7 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
         return values
 
     def candidate(one: Any, *path: str | int) -> Any:
+        """Return a candidate with its sections as `configuration`; unchanged if it is no mapping."""
         if not isinstance(one, Mapping):
             return one
         values = sections(one, *path)
@@ -260,7 +265,11 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
 
 
 def _place(path: KeyPath) -> KeyPath:
-    """Return the path in plan.json of a path in the data that `_flattened` returns."""
+    """Return the path in plan.json of a value whose path in the data of `_flattened` is given.
+
+    Fields of a `configuration` are moved to their sections (PLACES), those of a `critic` to sections below it; other
+    paths stay.
+    """
     for section, above in (("configuration", 0), ("critic", 1)):  # a critic keeps its own name above its sections
         if section in path[:-1]:
             at = path.index(section)

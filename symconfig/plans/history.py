@@ -108,10 +108,10 @@ class History:
         return replace(self, segments=(*earlier, replace(last, sequences=sequences - before)))
 
     def renumbered(self, batch: int, seq_length: int) -> History:
-        """Return a history of whole steps of `batch` sequences that has as many tokens, rounded down.
+        """Return a history of one segment of whole steps of `batch` sequences that has as many tokens, rounded down.
 
         seq_length: of each of them. The remainder of the tokens will be trained on again. No segment for less than a
-        step.
+        step; `unscheduled` is kept.
         """
         steps = self.tokens // (batch * seq_length)
         return replace(self, segments=(Segment(steps, steps * batch, seq_length),) if steps else ())

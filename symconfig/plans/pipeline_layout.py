@@ -41,7 +41,7 @@ def written(chunks: Sequence[Sequence[str]]) -> str:
 
 
 def compact(chunks: Sequence[str]) -> str:
-    """Return the layout string of chunks of letters, repetitions shortened: Et*7|(t*8|)*14t*7L."""
+    """Return the layout string of chunks, each given as its letters, with repetitions shortened: Et*7|(t*8|)*14t*7L."""
 
     def shorter(plain: str, repeated: str) -> str:
         return repeated if len(repeated) <= len(plain) else plain

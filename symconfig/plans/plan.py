@@ -275,9 +275,9 @@ class Plan:
 
     @property
     def safe_margin(self) -> float:
-        """Return the memory margin at which the upper end of the interval fits: 1 - prediction / upper end, rounded up.
+        """Return the memory margin with which the best candidate fits at the upper end of its device_bytes interval.
 
-        It has two decimals; 0 without an interval.
+        It is 1 - prediction / upper end, rounded up to two decimals; 0 without an interval.
         """
         predicted = self.best.predicted
         _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))

@@ -19,9 +19,10 @@ _MOST_RUNS = 4  # of equal layers, that a chunk is written with
 
 
 def stage_rows(stages: Sequence[Stage], size: Callable[[float], str]) -> list[tuple[str, str, str, str]]:
-    """Return (numbers, layers, recompute, peak memory) in words for each run of stages with equal layers and recompute.
+    """Return (stages' numbers, layers, recompute, peak memory) in words for each run of equal stages.
 
-    As in `("2 to 15", "4 dense", "none", "61.2 to 63.0")`: the least and the most peak of the run. size: writes bytes.
+    Such as `("2 to 15", "4 dense", "none", "61.2 to 63.0")`, with the least and the most peak of the run; one number
+    where both are equal. Stages are equal if their layers and recompute are. size: writes bytes.
     """
     rows = []
     for (layers, recompute), same in groupby(

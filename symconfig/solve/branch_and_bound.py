@@ -100,11 +100,12 @@ class Result:
     nearly: NDArray[np.bool_]
 
     def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
-        """Yield (scores, rows), [n] each, of each point's best candidate, per number of parts recomputed or offloaded.
+        """Yield (scores, rows), [n] each, of every point's best candidate, per number of parts recomputed or offloaded.
 
-        Parts: recompute, activations, optimizer states, weights. Score: step in seconds times the premium for unusual
-        degrees, switches and recompute; infinite if no candidate of the point is in `able` [r, o, n]. Row: index into
-        the flattened [r, o]. If there are fewer rows than policies, they count as full recompute (of the first layers).
+        Parts: recompute, activations, optimizer states, weights; one pair of arrays for each number that occurs,
+        rising. Score: step in seconds times the premium for unusual degrees, switches and recompute; infinite if no
+        candidate of the point is in `able` [r, o, n]. Row: index into the flattened [r, o]. With fewer r than policies,
+        each r counts as full recompute of the first layers.
         """
         batch, request = self.batch, self.batch.piece.request
         by_block = len(self.step_s) < len(batch.table.policies)
@@ -127,7 +128,8 @@ class Result:
     def prospect(self, row: int, n: int, score: float) -> Prospect:
         """Return the candidate at a row (an index into the flattened [r, o]) and a point n, with the given score.
 
-        Its policy is full recompute if `layers` is above 0 there, and its `block_layers` is that number.
+        Its policy is that of r, or full recompute of the first layers if `layers` is above 0 there, which is then its
+        `block_layers`; its offload is that of o. Options are made `effective`.
         """
         piece, batch = self.batch.piece, self.batch
         r, o = np.unravel_index(row, self.step_s.shape[:2])
@@ -307,9 +309,9 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
     """Evaluate all policies and offloads of a batch and add candidates and counts to `found`, which is mutated.
 
     Where no and full recompute are allowed, the target can recompute the first layers only, and a chunk has several
-    layers, also the fewest recomputed layers that fit. Candidates that fit and score within `found.worst_s` are added
-    as incumbents, those that nearly fit by `add_nearly`. While none fits (and not with `any_will_do`) `found.leanest`
-    becomes the one of least peak memory.
+    layers, also the fewest recomputed layers that fit. Of each point the candidates of `Result.best` that score within
+    `found.worst_s` are added: as incumbents if they fit, by `add_nearly` if they nearly do. While none fits (and not
+    with `any_will_do`) `found.leanest` becomes the one of least peak memory.
     """
     piece, setting, limits = batch.piece, batch.setting, batch.piece.request.limits
     cost = evaluate(batch.sums, batch.points, setting)

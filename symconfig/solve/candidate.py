@@ -31,8 +31,8 @@ FULL = 0.85  # share of the budget above which a plan counts as limited by memor
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the plan's candidate for a search's candidate, priced under even expert loads (`prospect.even`).
 
-    Intervals include uneven expert loads (`_with_uneven_loads`). best: also set `balanced_step_s`, the step with an
-    expert imbalance of 1 (None without experts or at ep 1); else it is None.
+    Its intervals include uneven expert loads (`_with_uneven_loads`). best: also set `balanced_step_s`, the step in
+    seconds with all experts equally loaded (None without experts or at ep 1); else it is None.
     """
     prospect = prospect.even
     parts, balanced_s = costed(prospect), None
@@ -46,9 +46,10 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
-    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, at the expert loads of each run in EVERY.
+    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, under expert loads of the runs in EVERY.
 
-    None if ep is 1, the job states its expert imbalance, or the model has no layers with experts.
+    EVERY: equally probable quantiles of training runs, by how unevenly their routers load the ranks. None if ep is 1,
+    the job states its expert imbalance, or the model has no layers with experts.
     """
     even = prospect.even
     request, ep = even.request, even.configuration.ep
@@ -66,9 +67,10 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
 
 
 def fit_probability(prospect: Prospect, cluster: ClusterDescriptor) -> float:
-    """Return the probability that a candidate does not run out of GPU memory: the mean over the peaks of `under_loads`.
+    """Return the probability that a candidate does not run out of GPU memory, given the errors of predictions.
 
-    If that is None, it is the probability of the peak with even loads.
+    It is that of `fitting`, the mean over the peaks of `under_loads`; if that is None, of the peak with even expert
+    loads.
     """
     drawn = under_loads(prospect)
     peaks = [max(costed(prospect.even).peaks)] if drawn is None else drawn[0].tolist()
@@ -76,11 +78,11 @@ def fit_probability(prospect: Prospect, cluster: ClusterDescriptor) -> float:
 
 
 def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
-    """Return the prediction with intervals that include uneven expert loads, and the range of loads in `untrained`.
+    """Return the prediction with intervals that include uneven expert loads, and with their effect in `untrained`.
 
-    interval: step, peak and device bytes, replaced. untrained: (5 %, 95 %) of the load of the fullest rank, of a layer,
-    and that layers wait for, all over the mean, of device bytes and of the step. `what` itself is returned if
-    `under_loads` is None.
+    interval: step_s, peak_bytes and device_bytes are replaced. untrained: (5 %, 95 %) quantiles over runs of the loads
+    over their mean (`load` of the fullest rank in its stage, `layer_load` of a layer, `waited_load` that each layer
+    waits for), and of device_bytes and step_s. `what` itself is returned if `under_loads` is None.
     """
     request, p, of_runs = prospect.request, prospect.configuration, np.array(NINE_IN_TEN)
     if (drawn := under_loads(prospect)) is None:
@@ -121,7 +123,8 @@ def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, clust
 def plan_candidate(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
     """Return the plan's candidate for a search's candidate: configuration, stages, and the prediction `what`.
 
-    allocated: peak bytes by stage. The backend is the job's; all else comes from `prospect`.
+    Each stage has its kinds of layers by chunk, recompute in words, and peak. allocated: peak bytes by stage. The
+    backend is the job's; all else comes from `prospect`.
     """
     split, c = prospect.split, prospect.configuration
     recompute: str = c.recompute
@@ -148,7 +151,8 @@ def predicted(
 
     time: seconds by part; None: `refined_time`. worst: index of the fullest stage; None: the one with the largest peak.
     Memory by part also has the allocator's overhead and the context. Model FLOPs count only experts that a token is
-    routed to; MFU is against the GPU's peak in the candidate's precision. Numbers are rounded by `tidy`.
+    routed to; MFU is against the GPU's peak in the candidate's precision. Intervals are of step_s, peak_bytes and
+    device_bytes. Numbers are rounded by `tidy`.
     """
     request = prospect.request
     worst = int(np.argmax(parts.peaks)) if worst is None else worst
@@ -199,8 +203,8 @@ def tidy(value: float) -> float:
 def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
     """Return a phrase that says whether memory or time limits a plan, with used and available GiB.
 
-    Memory does above FULL of budget_bytes, the largest prediction allowed. If that is below the usable part of
-    memory_bytes, the phrase has it and the risk, else it says "usable".
+    Memory does if used_bytes is above FULL of budget_bytes, the largest prediction allowed. Available is the budget,
+    stated with the memory risk if that makes it less than the usable part of memory_bytes; else the usable part.
     """
     what = "memory," if used_bytes > FULL * budget_bytes else "time, not memory;"
     if budget_bytes < limits.usable_bytes(memory_bytes) * (1 - ROUNDING):

@@ -64,7 +64,7 @@ def family(prospect: Prospect) -> Family:
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
-    """Return up to `top` candidates, one of each family: repeatedly the `first` of the families not taken yet."""
+    """Return up to `top` candidates, the best first, one of each family: repeatedly the `first` of those left."""
     left, result = list(candidates), list[Prospect]()
     while left and len(result) < top:
         result.append(first(left))
@@ -154,12 +154,12 @@ class Incumbents:
         return float("inf") if self.exhaustive else self.worst_s
 
     def add(self, prospect: Prospect) -> None:
-        """Add a candidate unless one of its family and micro-batch is at least as simple and as good; update `worst_s`.
+        """Add a candidate unless one of its group is at least as simple and not behind it in `order`; update `worst_s`.
 
-        Those of the same family and micro-batch that it dominates are removed; then, with more than `top` families, the
-        worst if it is beyond TIE times the best score. worst_s: the last family's score once there are `top`; with
-        `shown` families at most the larger of the score of number `shown` and KEPT_WITHIN times the best; at least TIE
-        times the best.
+        A group is a family with a micro-batch. Those of its group that the candidate dominates are removed; then, with
+        more than `top` groups, the worst group if it is beyond TIE times the best score. worst_s: the last group's
+        score once there are `top`, else infinite; with `shown` groups at most the larger of the score of number `shown`
+        and KEPT_WITHIN times the best; at least TIE times the best.
         """
         plain, name = complexity(prospect), (family(prospect), prospect.configuration.micro)
         mine = self.families.setdefault(name, {})
@@ -193,8 +193,9 @@ class Incumbents:
 def refine(weighed: Incumbents) -> int:
     """Replace the formula's step times in `weighed` by simulated ones; return the number of simulations.
 
-    Incumbents and `worst_s` are reset; those incumbents and nearly fitting candidates that fit are added again, as is
-    each with the layers per stage that the stage solver finds (`_with_fastest_layers`), even if it did not fit before.
+    Incumbents and `worst_s` are reset. Each incumbent and nearly fitting candidate is added again if it fits, and so is
+    its variant with the layers per stage that the stage solver finds (`_with_fastest_layers`), even if only the variant
+    fits.
     """
     simulated, every = 0, [*weighed.best, *weighed.nearly]
     weighed.families.clear()
@@ -210,11 +211,11 @@ def refine(weighed: Incumbents) -> int:
 
 
 def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
-    """Yield the candidate with the layers per stage that the stage solver finds, and its costs, if these fit.
+    """Yield at most one (candidate, its costs): with the layers per stage that the stage solver finds, if it fits.
 
-    Nothing for one stage, a pinned layout, or if the solver has none, the target cannot express it, or all is as
-    before. If the target can recompute first layers only, full recompute may become that of the fewest that fit, or
-    none if allowed.
+    None for one stage, a pinned layout, or if the solver finds none, the target cannot express it, or nothing changes.
+    If the target can recompute first layers only, full recompute becomes that of the fewest that fit, or no recompute
+    if that fits and is allowed.
     """
     request, pp = prospect.request, prospect.split.pp
     if pp == 1 or request.pins.layout is not None:
@@ -240,7 +241,7 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
 
 
 def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
-    """Return the problem with `first` lowered to the fewest recomputed layers of every chunk with which a cut fits.
+    """Return the problem with `first`, the recomputed layers per chunk, lowered to the fewest with which a cut fits.
 
     By bisection from `least`; `problem.first` is the upper limit and is returned untested if no fewer fit.
     """
@@ -260,10 +261,11 @@ def _fits(prospect: Prospect, parts: Costed) -> bool:
 def stages_of(
     prospects: Sequence[Prospect], parts: Sequence[Costed], on: tuple[int, ...], wait_s: Array
 ) -> StageProblem:
-    """Return the problem of distributing layers over stages on several kinds of GPUs.
+    """Return the problem of distributing a candidate's layers over stages, which lie on one or several kinds of GPUs.
 
-    prospects, parts: the same candidate priced on each kind. on: index of each stage's kind; wait_s: seconds that each
-    stage waits for a microbatch's messages, [pp]. Layouts, model and recomputed first layers are those of the first.
+    prospects, parts: the same candidate and its costs on each kind. on: index of each stage's kind; wait_s: seconds
+    that each stage waits for a microbatch's messages, [pp]. Layouts, model and recomputed first layers are those of
+    prospects[0].
     """
     one, setting = prospects[0], parts[0].setting
     m, pp, vpp = int(parts[0].points.num_microbatches[0]), one.split.pp, one.split.vpp
@@ -283,10 +285,10 @@ def stages_of(
 
 
 def _blocks(prospect: Prospect, parts: Costed) -> Blocks:
-    """Return seconds and bytes of a candidate's blocks on its machine, with its memory budget as limit.
+    """Return seconds and bytes of the blocks of a candidate's model, [2, blocks], with the memory budget as limit.
 
-    The first row is of the table's first policy, the second of its last: full recompute if there are `block_layers`,
-    else the same. Buffers and workspaces, in the working bytes, are the largest of any block.
+    Row 0 is under the table's first recompute policy, row 1 under its last: full recompute if there are `block_layers`,
+    else the same as row 0. Working bytes include the largest buffers and workspaces of any block.
     """
     table, setting, alone = parts.table, parts.setting, np.eye(len(parts.table.kinds), dtype=np.int64)
     shapes = tuple(StageShape(0, tuple(row), 1) for row in alone)

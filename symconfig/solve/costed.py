@@ -72,9 +72,10 @@ def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple
 
 
 def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """Return a chunk's kinds, with None for layers that do not begin a recompute group of `together` layers.
+    """Return a chunk's kinds of blocks, with None for each layer that is not the first of a group recomputed together.
 
-    Only transformer layers count and become None; other blocks, such as embedding and loss, keep their kind.
+    Groups are of `together` layers. Only transformer layers count and become None; other blocks, such as embedding and
+    loss, keep their kind.
     """
     place, result = 0, []
     for kind in chunk:
@@ -130,11 +131,11 @@ def table_of(prospect: Prospect, where: Lattice) -> Table:
 
 
 def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = None) -> Costed:
-    """Return a candidate's costs, with every stage, from the table of its blocks at its point or copies of it.
+    """Return a candidate's costs for every stage, from the table of its blocks.
 
-    small: has the choices of `choices_of`. where: columns of the points; None: those of the candidate, repeated. With
-    `block_layers`, time and memory are those of full recompute of that many first layers of each chunk (`by_block`); it
-    is not checked that they fit.
+    small: the table under the policies of `choices_of`, at the candidate's point or [n] variants of it (constants,
+    loads). where: columns of these points; None: the candidate's own, repeated. With `block_layers`, time and memory
+    are those of full recompute of that many first layers of each chunk (`by_block`), whether they fit or not.
     """
     request, pp = prospect.request, prospect.configuration.pp
     every = np.arange(small.boundary.size)
@@ -178,9 +179,10 @@ def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Ti
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
-    """Return the simulator's input: seconds of passes, messages and exchanges of every chunk.
+    """Return the simulator's input: seconds of passes, messages and data-parallel exchanges of every chunk.
 
-    Weight gathers and gradient reductions are left out (None) if the sharding repeats them in every microbatch.
+    Weight gathers and gradient reductions are left out (None) if the sharding repeats them in every microbatch: they
+    are then in the formula's time only.
     """
     made = chunk_times(
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
@@ -189,10 +191,10 @@ def times(prospect: Prospect, parts: Costed) -> Times:
 
 
 def refined_s(prospect: Prospect, parts: Costed) -> float:
-    """Return the step in seconds: simulated if there is a pipeline of a shape that can be, else the formula's.
+    """Return the step in seconds: simulated if its pipeline is of a shape that can be, else the formula's sum.
 
-    The simulation ends where the optimizer starts; optimizer, overhead and copies are added by the formula, as is the
-    exchange if the sharding repeats it in every microbatch.
+    The simulation ends where the optimizer starts; the formula adds optimizer, overhead and copies, and the
+    data-parallel exchange if the sharding repeats it in every microbatch.
     """
     if not _can_simulate(parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
@@ -205,10 +207,10 @@ def refined_s(prospect: Prospect, parts: Costed) -> float:
 
 
 def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
-    """Return the seconds of a step by part, with bubble and exposed data-parallel communication simulated.
+    """Return the seconds of a step by part, as in `Cost.time`, with bubble and data-parallel communication simulated.
 
-    Without a pipeline that can be simulated, the formula's; the communication also if the sharding repeats it in every
-    microbatch.
+    Both are the formula's without a pipeline that can be simulated, the communication also if the sharding repeats it
+    in every microbatch.
     """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _can_simulate(parts):

@@ -122,9 +122,10 @@ def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
 
 
 def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]:
-    """Yield the collectives of a block that take time, with bytes, all seconds, and those not hidden by computation.
+    """Yield the collectives of a block that take time: tensor, kind, axes, phase, size in symbols, bytes, seconds.
 
-    Collectives of zero seconds, such as those over one rank, are left out.
+    seconds: all; exposed_s: those that computation does not hide. Collectives of zero seconds, such as those over one
+    rank, are left out.
     """
     for collective, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
         if full[0] > 0:
@@ -218,7 +219,7 @@ class Strategies:
 
 
 def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
-    """Return the mesh axes and how the tensors of every kind of block are sharded.
+    """Return the mesh axes, and for every kind of block, how often it comes and how each of its tensors is sharded.
 
     Axes with one rank are left out, as are etp, ep and edp if no weight has a dim of experts.
     """
@@ -253,7 +254,7 @@ class _Grid:
         """Return the name of the innermost network level whose domains hold all ranks of a group over these axes.
 
         The reach of a group is its size times the stride of the framework's rank order. The outermost level if none
-        holds it; empty for a group of one rank.
+        holds it; "" for a group of one rank.
         """
         size = prod(self.ranks[axis] for axis in axes)
         reach = size * float(self.prospect.request.framework.stride(axes, self.ranks))
@@ -274,8 +275,9 @@ class _Grid:
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
     """Yield a line per tensor of a block: activations in the order in which they are produced, then weights not shared.
 
-    An activation's `used` has each other strategy with the operators that read it so ("the next block" at the block's
-    end); collectives are listed once each, those over one rank left out.
+    An activation's `made` is its strategy where it is produced, its `used` each other strategy with the operators that
+    read it so ("the next block" at the block's end); collectives are listed once each, those over one rank left out.
+    Weights: `_weight`.
     """
     flow = Flow(block, grid.prospect.scheme)
     moved: dict[str, list[Collective]] = {}

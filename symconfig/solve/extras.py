@@ -31,7 +31,7 @@ from symconfig.solve.space import Request, divisors
 
 
 def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
-    """Return the value of each word that an option's pin may have, the framework's default first.
+    """Return value by word for all words that an option's pin may have, the framework's default first.
 
     Options without listed values are numbers: 1, and the divisors of `gpus` that leave `extra.least` GPUs to each part.
     """
@@ -51,10 +51,11 @@ def _columns(extra: Extra, value: Any) -> dict[str, Any]:
 
 
 def switched_on(request: Request, options: Configuration | None = None, architecture: str = "") -> Request:
-    """Return the request with exactly the options of a configuration on, and limits for them and its precision.
+    """Return the request with the options of a configuration, its framework with them, its limits narrowed to them.
 
     options: None for the request's own, which its framework has; those that the framework lacks are dropped.
-    architecture: of the GPUs; read only if options change. The limits before narrowing are kept in `whole`.
+    architecture: of the GPUs; read only if options change. Limits are narrowed to the request's precision, too; those
+    before are kept in `whole`.
     """
     whole, framework, now = request.whole or request.limits, request.framework, request.configuration
     wanted = now if options is None else replace(now, **picked(options, *extras.NAMES))
@@ -89,10 +90,11 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
 
 def _without_covered_stages(request: Request, every: Sequence[Configuration]) -> Request:
-    """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
+    """Return the request without the ZeRO stages that are better searched with one more option on, by another request.
 
-    These are the stages from the one on that the option needs; it must have its default here. The request itself is
-    returned if `every` has no such request, or if the option rules out anything else.
+    The option is one with `alone` that needs a ZeRO stage; it has its default here. Stages from the needed one on are
+    left to the request in `every` that differs in this option only. The request itself is returned if there is none, or
+    if the option rules out anything else.
     """
     mine, limits = request.configuration, request.limits
     for extra in EXTRAS:
@@ -111,9 +113,9 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option to search.
 
     Pinned: all that the pin allows. If it needs sequences of equal length (`still`) and the job's differ: the default.
-    Else the default and all others that the target runs, with `whole` only the last of these. With `alone` the last of
-    these, then the default only if there is no other, the option needs a ZeRO stage, or the value rules out something
-    else.
+    Else the default and all others that the target runs; with `whole` the default and the last of these. With `alone`
+    the last of these, then the default only if there is no other, the option needs a ZeRO stage from 1 on, or the value
+    rules out something else (`_rules_out_more`).
     """
     usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):
@@ -139,10 +141,10 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
-    """Return whether a value leaves other choices than the option's default does, ZeRO stages aside.
+    """Return whether a value of an option leaves other choices in `limits` than its default does, ZeRO stages aside.
 
-    Compared are modules to recompute, full recompute, offloads at the ZeRO stages that the option needs, and the fewest
-    stages and chunks.
+    Compared are modules to recompute, full recompute, offload of activations, other offloads at the ZeRO stages that
+    the option needs, and the fewest stages and chunks.
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
@@ -194,7 +196,7 @@ def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
 
 
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError for the first pin, or the precision, that no degrees of the target support; else do nothing.
+    """Raise InputError for the first pin, or the precision, that the target supports at no degrees; else do nothing.
 
     Also for a number that does not divide the GPUs, and for an option of another framework unless the pin allows its
     default.
@@ -228,10 +230,10 @@ NOTHING_KNOWN = ConfigurationSet()
 def excluded_options(
     job: Job, fixed: Fixed, pins: Pins, has: ConfigurationSet = NOTHING_KNOWN
 ) -> tuple[Constraint, ...]:
-    """Return the constraints that keep a search from some of a framework's options.
+    """Return a constraint for each of a framework's options that a search must not use, which forbids it.
 
-    Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
-    its pins nor the columns `has` use.
+    Forbidden are those in `job.without`, and those not stable in the job's release that the job does not allow (ALL:
+    any but those that must be named) and neither its pins nor the columns `has` use.
     """
     known = BACKENDS[job.backend].options
     pinned = pinned_columns(job, pins)
@@ -256,9 +258,10 @@ def unknown_options(job: Job) -> Iterator[Problem]:
 def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
     """Return the names of experimental options without which nothing fits; those in `job.without` are never among them.
 
-    fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
-    one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
-    excluded options if nothing fits with them either. Those that a job must name (`Option.asked`) are left out.
+    fits: whether a job has any plan; called repeatedly. Options are opened maturity by maturity, in the order of
+    Maturity, until something fits. Of the last maturity only those are returned each of which is enough with the
+    maturities before; all of it if no single one is. All excluded options if nothing fits with them either. Those that
+    a job must name (`Option.asked`) are left out.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded_options(job, fixed, pins)} - set(job.without)
@@ -295,10 +298,10 @@ def used_experimental(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) 
 
 
 def pinned_columns(job: Job, pins: Pins) -> ConfigurationSet:
-    """Return the columns that every plan with these pins has: words, the offloaded share, the sequence length, ranges.
+    """Return the columns that pins and job fix for every plan: degrees, options, offloaded share, sequence length.
 
-    A range becomes an array along its own axis, up to the GPUs or the global batch, whichever is larger. A precision
-    not pinned is the job's, else bf16. Columns that are None are left out.
+    A range of degrees becomes an array along an axis of its own, up to the GPUs or the global batch, whichever is
+    larger. A precision not pinned is the job's, or bf16 if that is open. Columns that are None are left out.
     """
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)

@@ -30,8 +30,8 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     """Return, not raise, an error on why nothing fits, with the nearest change that fits as its hint.
 
     It describes `weighed.leanest`: GPU bytes needed and usable and the largest part; if these fit, the host memory that
-    it pins. Without a leanest candidate it is the problem of `_no_division`. Searches again for the hint, which is
-    general advice if no change that was tried fits.
+    it pins. Without a leanest candidate it is the problem of `_no_division`. The hint is another target if the job fits
+    without its own; else what `_nearest` finds by further searches, or general advice.
     """
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
@@ -62,9 +62,10 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
     """Return the problem if no candidate was evaluated: pins that cannot be met, else rules that refuse all points.
 
-    Checked in order: recompute that leaves no policy, pins of degrees (`_unreachable`), blocking rules, ZeRO stages,
-    else the four most frequent refusals with their counts. The hint has batches that are the nearest multiples of the
-    GPUs, or values of a pin, with which a search finds a plan, else general advice.
+    Checked in order: recompute that leaves no policy, pins of degrees (`_unreachable`); then "no division of … GPUs",
+    with `blockers`, or the rules that refuse all ZeRO stages, or the four most frequent refusals and their counts. Its
+    hint has batches that are the nearest multiples of the GPUs, or values of a pin, with which a search finds a plan,
+    else advice.
     """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
@@ -119,8 +120,9 @@ def _nearest_pins(
 ) -> str | None:
     """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
 
-    names: degrees to try; the first with such a value wins. Values are divisors outside the pinned range, nearest
-    first, at most TRIED of each degree, each tried by a search; errors of a search count as no plan.
+    names: degrees to try, in the order of `_divided`; the first with such a value wins. Values are divisors outside the
+    pinned range, nearest first, at most TRIED of each degree, each tried by a search; errors of a search count as no
+    plan.
     """
     for name, (whole, _) in _divided(request).items():
         bounds = request.pins.ranges.get(name, ()) if name in names else ()

@@ -137,6 +137,7 @@ def posterior(path: tuple[object, ...], seen: Sequence[Relative], variances: Seq
     """
 
     def covariance(one: tuple[object, ...], other: tuple[object, ...]) -> float:
+        """Return the sum of the variances of the levels before two paths first differ."""
         result = 0.0
         for mine, its, variance in zip(one, other, variances, strict=True):
             if mine != its:
@@ -172,10 +173,11 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 @cache
 def errors(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> NormalDist:
-    """Return the distribution of the natural log of measured over predicted, for one run of an unseen source.
+    """Return the distribution of log(measured / predicted) for one run of an unseen source, by kind of model and GPU.
 
     Its deviation is scaled by the recorded reach of the kind of model, so that the 90 % interval covers 90 % of such
-    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply. Cached.
+    runs. For the time, UNMEASURED_BLOCKS is added in quadrature if layers have mixers, and ANNOUNCED if the GPU is
+    announced only. Cached.
     """
     (seen, spread), gpu = recorded(quantity), _architecture(cluster)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind(model))
@@ -196,8 +198,8 @@ def _has_mixers(model: ModelDescriptor) -> bool:
 def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
     """Return the 90 % interval of measured over predicted for this kind of model and GPU architecture.
 
-    It is widened on one side to include 1 if it does not. Its basis says on which runs it relies: those of the same
-    kind on the same GPU, else of the same kind, else all.
+    It has the 5 % and 95 % quantiles of `errors`, widened on one side to include 1 if they do not. Its basis says in
+    words on which runs it relies: those of the same kind on the same GPU, else of the same kind, else all.
     """
     deviates, (seen, _), gpu = errors(quantity, cluster, model), recorded(quantity), _architecture(cluster)
     low, high = (math.exp(deviates.mean + side * _DEVIATIONS * deviates.stdev) for side in (-1.0, 1.0))
@@ -213,10 +215,10 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 
 
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
-    """Return the 90 % interval if the prediction itself is uncertain; it always includes 1.
+    """Return the 90 % interval of measured over predicted if the prediction itself is uncertain; it always includes 1.
 
     ratios: equally probable outcomes over the prediction, [n], each multiplied with the errors of `interval`. If all
-    are equal, even other than 1, the plain interval is returned.
+    are equal, even other than 1, that `interval` is returned.
     """
     plain, deviates = interval(quantity, cluster, model), errors(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:
@@ -269,7 +271,7 @@ MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
-    """Return lattice numbers for expert load imbalance in memory, [n] each; empty without layers with experts.
+    """Return the numbers of expert load imbalance in memory, by symbol, [n] each; empty without layers with experts.
 
     OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
     all layers; both are capped. Pre-training counts as UNTRAINED, other tasks as TRAINED. ep: [n]. shares: quantile of
@@ -288,8 +290,8 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
 def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
     """Return {OF_STEP: load of the rank that a layer waits for, over the mean}, [n]; empty without layers with experts.
 
-    ep: [n]. shares: quantile of runs, [n] or one number. Loads are those of trained routers, whatever the task, count
-    as independent between ranks, and are capped.
+    The rank is the busiest of the layer. ep: [n]. shares: quantile of runs, [n] or one number. Loads are those of
+    trained routers, whatever the task, count as independent between ranks, and are capped.
     """
     experts = model.experts
     if experts is None or not any(model.moe_layers):
@@ -307,10 +309,11 @@ def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | 
 
 
 def fixed(numbers: Mapping[str, Array | float], capacity: float, stash: bool) -> dict[str, Array | float]:
-    """Return the lattice numbers for experts with buffers of a fixed size, of those for what comes; 0: unchanged.
+    """Return the lattice numbers of loads for experts with buffers of fixed size, from `numbers` for buffers that grow.
 
-    capacity: tokens that a rank's experts have buffers for, over the mean. Memory is that of the buffers, in all layers
-    or, with a paged stash, in the one at work, while others keep PAGES times the mean. Time is that of what comes.
+    capacity: tokens that a rank's buffers hold, over the mean; 0: `numbers` are only copied. LOAD becomes what all
+    layers keep: the capacity, or with a paged stash PAGES. OF_LAYER is capacity over LOAD, for the layer at work,
+    OF_STAGE 0. OF_STEP is scaled so that the load that the time depends on stays as in `numbers`.
     """
     if capacity == 0:
         return dict(numbers)

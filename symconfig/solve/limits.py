@@ -69,9 +69,10 @@ class Limits:
 
     @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
-        """Return the constraints that are checked per point of the lattice, given the chosen columns. Cached.
+        """Return the constraints to check at each point (tp, cp, …, micro-batch, pp), given the chosen columns. Cached.
 
-        Left out are those that depend only on columns that the search chooses apart from the lattice.
+        Left out are those that cannot fail, and those that depend only on what the search chooses apart from such
+        points, as recompute or the ZeRO stage.
         """
         columns = ((one, one.asks.intersection(COLUMNS)) for one in self._left)
         return tuple(one for one, asked in columns if not asked or not asked <= _CHOSEN)
@@ -136,7 +137,8 @@ class Limits:
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
         """Return the limits if all points have these columns, which replace `self.chosen`.
 
-        Left out are modules that cannot be recomputed then, full recompute if it cannot run, and that of some layers.
+        Modules that cannot be recomputed with them are removed, as are full recompute and recompute of the first layers
+        only (block_recompute) where these cannot run.
         """
         limits = replace(self, chosen=chosen)
         full = self.full_recompute and limits.runs(recompute="full")
@@ -150,9 +152,9 @@ class Limits:
         )
 
     def zero_refused(self, zero: int, points: ConfigurationSet) -> NDArray[np.bool_]:
-        """Return at which points the target cannot run a ZeRO stage, [n]: those that a constraint in `sharded` refuses.
+        """Return a mask of the points at which the target cannot run the ZeRO stage `zero`, [n]; their own is ignored.
 
-        The points' own stage is ignored.
+        These are the points that a constraint in `sharded` refuses.
         """
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
@@ -192,8 +194,8 @@ def limits(
 ) -> Limits:
     """Return the search space of a backend's version for a model: constraints, layouts, ZeRO stages and recompute.
 
-    Constraints: the framework's as `narrowed`, then `closed`. In targets without model parallelism cp_comm p2p stands
-    for no exchange.
+    Constraints are the framework's with the planner's own (`narrowed`), then `closed`, those that keep the search from
+    options. In targets without model parallelism cp_comm p2p stands for no exchange.
     """
     return _limits(
         (*narrowed(backend, in_force(BACKENDS[backend].constraints, version)), *closed), version, model, fixed

@@ -140,7 +140,7 @@ def pieces(
 
 
 def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: ConfigurationSet) -> Array:
-    """Return a lower bound of the step from the seconds of computation, [n], for any request and policy.
+    """Return a lower bound of the step in seconds, [n], for any request and policy: that of computation alone.
 
     All microbatches are spread over the GPUs without a bubble; communication, and operators that move tokens to and
     from experts, are left out.
@@ -156,9 +156,9 @@ def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Configu
 
 
 def _spread(request: Request, points: ConfigurationSet) -> Array:
-    """Return the microbatches of a data rank in a step over the number of pipeline stages, [n]; not an integer.
+    """Return the microbatches of a step on one data rank, divided by pp, [n]: the same for all pp, not an integer.
 
-    It is the same for all pp. Times the seconds of a microbatch through the model it is the step without a bubble.
+    Times the seconds of a microbatch through the whole model it is the step without a bubble.
     """
     share: Array = request.global_batch * points.tp * points.cp / (points.micro * request.gpus)
     return share
@@ -167,9 +167,10 @@ def _spread(request: Request, points: ConfigurationSet) -> Array:
 def _dominated(
     requests: Sequence[Request], taken: Sequence[NDArray[np.bool_]], number: int
 ) -> NDArray[np.bool_] | np.bool_:
-    """Return which points an earlier request takes at the same price, [n]; False if there is no such request.
+    """Return a mask of the points that an earlier request takes at the same price, [n]; False if no request is so.
 
-    Such a request has the same options but for the name of a flex backend; both must have one.
+    A request has the same price if all options are the same but the name of a flex backend; both must have one. taken:
+    mask of the points of each request.
     """
 
     def but_its_name(options: Configuration) -> Configuration:
@@ -181,7 +182,7 @@ def _dominated(
 
 
 def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
-    """Return where some layer's passes take longer without CUDA graphs, [n], as the GPU waits for the host.
+    """Return a mask, [n]: where passes of some layer take longer without CUDA graphs, as the GPU waits for the host.
 
     costs: of the blocks, with graphs. Nothing counts as recomputed; blocks that are no layers are ignored.
     """
@@ -198,8 +199,8 @@ def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray
 def recompute_choices(request: Request) -> list[Choice]:
     """Return the recompute policies that the pins allow, each without and, if the target can, with activation offload.
 
-    Full recompute comes without offload only; a pinned activation_offload leaves one of both. Empty if the pins leave
-    none, such as modules that the target cannot recompute.
+    Full recompute comes without offload only, and so not at all if activation_offload is pinned on; pinned, it leaves
+    one of both. Empty if the pins leave none, such as modules that the target cannot recompute.
     """
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
@@ -218,8 +219,9 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
     """Yield (pp, vpp, indices of the points that run with them); combinations without points are left out.
 
     pp: divisors of the GPUs that pins and target allow. vpp: from the fewest that target and pins allow, at most
-    MOST_CHUNKS numbers; a pinned layout sets it. Points refused are counted in `refused`, as are all of them if there
-    are more stages than layers.
+    MOST_CHUNKS numbers; a pinned layout sets it. All vpp > 1 have the same points: those that may run at vpp 2. Counted
+    in `refused` are points that a constraint refuses (not those without a whole dp), and all with more stages than
+    layers.
     """
     request, layers = piece.request, piece.request.model.num_hidden_layers
     for pp in divisors(request.gpus):
@@ -247,9 +249,10 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
 def settings(
     piece: Piece, pipelines: Pipelines, where: ConfigurationSet
 ) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
-    """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run.
+    """Yield (setting, mask of the points that can run it, [n]) for each ZeRO stage that pins allow and points can run.
 
-    The setting has all offloads that run at the stage, or those of the pinned share; a stage without any is skipped.
+    where: the points' columns; pipelines: theirs. The setting has all offloads that run at the stage, or those of the
+    pinned share; a stage without any is skipped.
     """
     request, limits, share = piece.request, piece.request.limits, piece.request.pins.fraction
     for zero in filter(lambda stage: request.pins.allows("zero", stage), limits.zero):

@@ -61,7 +61,7 @@ class Pins:
 
 
 def parse(pins: Mapping[str, str]) -> Pins:
-    """Return the parsed pins: ranges of degrees, words, the offloaded share of the optimizer, and the layout.
+    """Return the parsed pins: ranges of degrees (`number_range`), words, offloaded share of the optimizer, layout.
 
     A layout is `dealt` if it is "equal" or "ends", else a string that is not checked here; nor are modules after
     "recompute=selective:". Raises InputError with a problem for every pin that is unknown or malformed.
@@ -109,7 +109,8 @@ def parse(pins: Mapping[str, str]) -> Pins:
 def agree(name: str, one: str, another: str) -> bool:
     """Return whether a plan can have both values of a pin. Raises InputError for one that cannot be pinned.
 
-    "equal" and "ends" agree, as does recompute with modules with its kind alone.
+    Ranges of degrees agree if they overlap, other values if equal; but "equal" and "ends" agree, as do words for the
+    same switch, and recompute with modules with its kind alone.
     """
     first, second = (parse({name: value}) for value in (one, another))
     if name in DEGREES:

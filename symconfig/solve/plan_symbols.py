@@ -267,7 +267,8 @@ class Symbolic:
     def at(self, numbers: Mapping[str, Array | float]) -> At:
         """Return the plan's seconds and bytes with other values for some symbols, numbers or arrays that broadcast.
 
-        Raises InputError with a problem for each name that is no symbol of this plan.
+        Symbols that are not in `numbers` keep the plan's values. Raises InputError with a problem for each name that is
+        no symbol of this plan.
         """
         known = sorted(self.formulas.symbols)
         wrong = [

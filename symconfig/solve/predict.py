@@ -104,11 +104,11 @@ class Timer:
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Setup, of: Job | None = None) -> Prospect:
-    """Return the candidate of a configuration, without costs, as a search would return it.
+    """Return the candidate of a configuration, with its request, machine and split, but not priced.
 
-    of: the job to keep in it; None: one made from the configuration, with balanced routing unless `natural_routing`.
-    Without a version it is the release of the made job. Raises InputError if a job cannot have these values or the
-    model has too few layers for the stages.
+    of: the job to keep in it; None: one made from the configuration, with balanced routing unless `natural_routing`. A
+    configuration without a version gets the release of the made job. Raises InputError if a job cannot have these
+    values or the model has too few layers for the stages.
     """
     fields = {
         "model": model.name,
@@ -137,7 +137,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Setup, of: J
 
 
 def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
-    """Return the candidate of a configuration with zero as its step, memory and score: nothing is priced.
+    """Return the candidate of a request with this configuration, not priced: step, memory and score are 0.
 
     Activation offload is of the operators that Megatron offloads. Raises InputError if there are more chunks than
     layers.

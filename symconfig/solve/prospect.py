@@ -80,9 +80,9 @@ class Prospect:
         return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
 
     def columns(self, copies: int = 1) -> ConfigurationSet:
-        """Return the candidate's columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays [copies].
+        """Return the candidate as columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays, [copies].
 
-        The others are scalars; the interleaving group is pp.
+        pp, vpp, and what all points of its scheme share (`shared`) are scalars; `group`, the interleaving group, is pp.
         """
         p = self.configuration
         tp, cp, ep, etp, dp, micro = (
@@ -127,7 +127,12 @@ class Prospect:
 
 
 def recomputing(choice: Choice, block_layers: int = 0) -> dict[str, Any]:
-    """Return the fields of a configuration of a recompute policy; block_layers: of the first layers only."""
+    """Return the fields of a `Configuration` that a recompute policy sets, activation_offload included.
+
+    Full recompute: method uniform, layers 1; selective, of recompute_modules, and none: no method, layers 1.
+    block_layers > 0: full recompute, by method block, of so many first layers of each virtual stage, whatever the
+    modules of `choice`.
+    """
     full = LAYER in choice.modules
     return {
         "recompute": "full" if full or block_layers else "selective" if choice.modules else "none",
@@ -139,7 +144,7 @@ def recomputing(choice: Choice, block_layers: int = 0) -> dict[str, Any]:
 
 
 def stages_of_split(split: Split) -> dict[str, Any]:
-    """Return the fields of a configuration that say how the stages divide the layers."""
+    """Return the fields of a `Configuration` that divide the layers over stages: layout string, counts, account_*."""
     return {
         "pipeline_layout": split.layout,
         "account_for_embedding": split.account_for_embedding,
@@ -153,11 +158,12 @@ _SAME = [name for name in NAMES if name not in ("overlap_tp_comm", "moe_flex_bac
 
 
 def effective(c: Configuration, request: Request) -> Configuration:
-    """Return the configuration with what follows from the others; what has no effect at its degrees is off or None.
+    """Return the configuration with what follows from its degrees, the request's options (EXTRAS) and the framework.
 
-    Gradient reduction is overlapped if dp x cp > 1; the parameter gather then too, with ZeRO, without a pipeline or
-    with vpp > 1, unless the framework gathers separately (Start.APART). Sends between stages are overlapped, in
-    groups of pp microbatches, if vpp > 1. Other options are as in the request.
+    Gradient reduction is overlapped if dp x cp > 1, whatever `c` says; the parameter gather then too, with ZeRO,
+    without a pipeline or with vpp > 1, unless the framework gathers separately (Start.APART). Sends between stages are
+    overlapped, in groups of pp microbatches, if vpp > 1. EXTRAS are the request's, but user buffers only with tp > 1
+    and a dispatcher only with experts; cp_comm is p2p at cp 1; all else is as in `c`.
     """
     options, experts, replicated = request.configuration, request.model.experts is not None, c.dp * c.cp > 1
     return replace(

@@ -74,9 +74,9 @@ def with_training(model: ModelDescriptor, job: Job) -> Job:
 
 
 def learning_rate_key(task: Task, model: ModelDescriptor) -> tuple[Task | AdapterTask, float, str]:
-    """Return (row, parameters, "parameters" or, with experts, "active parameters") of the table of learning rates.
+    """Return (row, number of parameters, what these are called) by which the table of learning rates is read.
 
-    Parameters are those that a token uses, without adapters.
+    Parameters are those that a token uses, without adapters; called "parameters" or, with experts, "active parameters".
     """
     bare = model if model.adapter is None else model.model_copy(update={"adapter": None})
     unit = "parameters" if model.experts is None else "active parameters"
@@ -106,10 +106,11 @@ def run(
     progress: Progress | None = None,
     like: Setup | None = None,
 ) -> Incumbents:
-    """Search all that the job leaves open, then simulate the incumbents and return them; none if nothing fits.
+    """Search all that the job leaves open, simulate the best candidates (`refine`), and return those that fit, if any.
 
-    like: a configuration whose options and behaviour are the plain ones; None: the framework's. top: plans to show.
-    Otherwise as `weigh_all`, also what is raised.
+    Candidates that nearly fit are simulated, too, and variants with the layers per stage that the stage solver finds,
+    so that others than the search found may come back. like: a configuration whose options and framework are the plain
+    ones; None: the framework's. top: plans to show. Otherwise as `weigh_all`, also what is raised.
     """
     weighed = weigh_all(model, cluster, job, top, progress, like=like)
     weighed.simulated = refine(weighed)
@@ -126,11 +127,12 @@ def weigh_all(
     any_will_do: bool = False,
     like: Setup | None = None,
 ) -> Incumbents:
-    """Return the incumbents of a search over all precisions and options; none if nothing fits.
+    """Return the incumbents of a search over all precisions and options, not simulated; none if nothing fits.
 
     They are priced by the formula for the schedule, with uneven expert loads in memory if `weighs_loads`. Up to
-    max(top, KEPT) families are kept. any_will_do: stop each precision's search as soon as there is a plan. A precision
-    that contradicts the pins is skipped; the first such InputError is raised if all do.
+    max(top, KEPT) families are kept. exhaustive: do not prune by bounds. any_will_do: stop each precision's search as
+    soon as there is a plan. like: as of `run`. A precision that contradicts the pins is skipped; the first such
+    InputError is raised if all do.
     """
     pins = parse(job.pins)
     weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do)
@@ -164,8 +166,8 @@ def requests(
 ) -> tuple[Request, ...]:
     """Return the requests of a job in one precision, one per combination of options, the plainest first.
 
-    like: if given, its options are tried, too. Raises InputError for a pin, or
-    a combination of pins, that the target does not support.
+    like: a configuration whose framework is priced and whose options are tried, too; None: the framework's usual ones.
+    Raises InputError for a pin, or a combination of pins, that the target does not support.
     """
     plain = request(model, cluster, job, precision, pins, like)
     return extras.requests(plain, cluster.gpu.architecture, usual=like is None)
@@ -179,9 +181,9 @@ def request(
     pins: Pins,
     like: Setup | None = None,
 ) -> Request:
-    """Return the request of a resolved job in one precision, with the options of `like` on, if given.
+    """Return the request of a resolved job in one precision, with the framework's plain options, or those of `like`.
 
-    Memory is that with even expert loads until the caller sets `uneven`.
+    like: as of `requests`. Memory is that with even expert loads until the caller sets `uneven`.
     """
     framework = usual_of(cluster, job, precision) if like is None else like.framework
     options = {"grad_bytes": gradient_bytes(framework)} if like is None else picked(like, *NAMES)
@@ -212,9 +214,9 @@ def space(
     """Return the limits of the job's framework and target for this model, with layouts as the pins ask.
 
     Experimental options that the job does not allow are refused, but for those that `like` has on. Full recompute of
-    some layers is added for DeepSpeed, and for FSDP under transformers or without a target (each n-th layer, if all are
-    of one kind). A pinned layout string may place multi-token prediction before the loss's
-    chunk from LAYOUT_MTP_ALONE_SINCE on; the longer messages of such a layout are not part of the prediction.
+    some layers is added for DeepSpeed (the first ones), and for FSDP under transformers or without a target (each n-th
+    layer, if all are of one kind). A pinned layout string may place multi-token prediction before the loss's chunk from
+    LAYOUT_MTP_ALONE_SINCE on; the longer messages of such a layout are not part of the prediction.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if like is None else ConfigurationSet(**columns(like), precision=job.precision)
@@ -270,10 +272,10 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
 
 
 def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, like: Setup | None = None) -> bool:
-    """Return whether weights and optimizer state exceed the memory of all GPUs, and of hosts where offload is possible.
+    """Return whether weights and optimizer states exceed the memory of all GPUs, so that no plan can fit.
 
-    Then no plan can fit. Trained weights count at most EIGHT_BIT_BYTES, frozen ones FOUR_BIT_BYTES, a matrix optimizer
-    its smaller state. like: as of `run`.
+    The hosts' memory counts, too, where offload is possible. Trained weights count at most EIGHT_BIT_BYTES, frozen ones
+    FOUR_BIT_BYTES, a matrix optimizer its smaller state. like: as of `run`.
     """
     limits = space(model, cluster, job, parse(job.pins), like)
     moved = {offload for stage in limits.offloads for offload in stage}

@@ -45,11 +45,11 @@ def search(
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
-    If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
-    gpus "auto" gives the fewest GPUs on which something fits (like is ignored). like: a configuration whose options
-    and behaviour are the plain ones; None: the framework's on this GPU.
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
-    constraint, or a candidate misses a pin.
+    Of plans within 2 % of the best score the plainest is first. If nothing fits, the job's limits are relaxed step by
+    step (`relaxations`); the plan's job keeps the given ones. gpus "auto" gives the fewest GPUs on which something fits
+    (like is ignored). like: a configuration whose options and framework are the plain ones; None: the framework's on
+    this GPU. Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the
+    tightest constraint, or a candidate misses a pin.
     """
     start = time.perf_counter()
     job = resolved(model, cluster, job)
@@ -72,7 +72,8 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     """Yield the job, then copies with its limits relaxed step by step.
 
     First without the memory risk limit (unless it has none), then the job with the experimental options that are
-    needed, which are found by searches, then with both. The last ones come even if no option is needed.
+    needed, found by searches, then with both. The last ones have all excluded options if nothing fits with them either,
+    and are left out if none is excluded.
     """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     risky = () if job.limits.memory_risk >= NO_LIMIT else (job.model_copy(update={"limits": limits}),)
@@ -84,7 +85,7 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with task, precision, sequence length and training filled in (`filled`).
+    """Return the job with task, precision, sequence length and training filled in (`with_defaults`).
 
     Raises InputError with every contradiction between job, cluster and model: number of GPUs, task and adapter,
     attention, experimental options, pinned stages and layout. Raises InfeasibleError, before these, if the backend does
@@ -191,6 +192,7 @@ def _plan(
     best = picks[0]
 
     def shown(prospect: Prospect) -> Candidate:
+        """Return a candidate as the plan shows it, with its standing; the best also with `balanced_step_s`."""
         standing = Standing(
             score_s=candidate.tidy(prospect.score),
             unusual=unusual(prospect),
@@ -276,10 +278,10 @@ def _measured(
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:
-    """Return the plan of a search on the fewest GPUs on which something fits, marked `fewest`.
+    """Return the plan of a search on the fewest GPUs on which something fits, with `search.fewest` set.
 
-    Only the numbers of `_sizes` are tried, in rising order, with the job's limits as they are. Raises InfeasibleError
-    if none works.
+    Only the numbers of `_sizes` are tried, in rising order, with the job's limits as they are (no risk or experimental
+    option more). Raises InfeasibleError if none works.
     """
     for gpus in _sizes(cluster):
         trial = job.model_copy(update={"gpus": gpus})

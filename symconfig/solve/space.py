@@ -80,7 +80,8 @@ class Request:
 def peak_budget(request: Request, machine: Machine) -> float:
     """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
 
-    The lesser of what both leave; without a `request.surprise` the margin's.
+    It is the lesser of what margin and risk leave; without a `request.surprise` (no limit of the risk) what the margin
+    leaves.
     """
     framework, whole = request.framework, machine.memory_bytes
     margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
@@ -126,8 +127,8 @@ def divisors(number: int) -> list[int]:
 def schemes(request: Request) -> Iterator[Scheme]:
     """Yield the schemes of sequence and context parallelism that target and pins allow, the plainest first.
 
-    Schemes in which ranks share heads come in addition for models that can. Sequence parallelism off is yielded even if
-    the target does not run it, and cp_comm is not compared with its pin here.
+    Schemes in which tp ranks share key-value heads come in addition for models that can. Sequence parallelism off is
+    yielded even if the target does not run it, and cp_comm is not compared with its pin here.
     """
     parallel = [False, *([True] if request.limits.runs(sequence_parallel=True) else [])]
     wanted = request.pins.switch("sp")
@@ -138,7 +139,7 @@ def schemes(request: Request) -> Iterator[Scheme]:
 
 
 def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationSet:
-    """Return the points of a scheme that can run with some pipeline degree; columns have no pipeline.
+    """Return the points (tp, cp, ep, etp, micro-batch) of a scheme that can run with some pp; they have no pp yet.
 
     That is where the GPUs divide by tp x cp x pp, the batch by dp x micro, and no constraint refuses. No plan belongs
     to two schemes. Points that constraints refuse are counted in `refused`, which is mutated.
@@ -155,7 +156,10 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationS
 
 
 def blockers(request: Request) -> list[str]:
-    """Return the rules each of which by itself refuses all points that the pins allow; empty without points."""
+    """Return the rules of constraints each of which by itself refuses all points that the pins allow.
+
+    Empty if there is no such constraint, or no point before constraints.
+    """
     grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
     return [
         rule.rule
@@ -167,9 +171,10 @@ def blockers(request: Request) -> list[str]:
 def _grid(request: Request, scheme: Scheme) -> ConfigurationSet:
     """Return the degrees and micro-batches of a scheme that the pins allow, before any constraint.
 
-    Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), micro-batches the global batch.
-    tp is at most the heads, and above 1 with sequence parallelism; etp is at most tp; cp = 1 is only in the first
-    cp_comm's scheme. The largest micro-batches are left out beyond MOST_POINTS points.
+    Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), as do tp x cp and ep x etp;
+    micro-batches divide the global batch. tp is at most the heads, above 1 with sequence parallelism, and shares heads
+    as the scheme says; etp is at most tp, cp at most the length; cp = 1 is only in the first cp_comm's scheme. The
+    largest micro-batches are left out beyond MOST_POINTS points.
     """
     pins, model, gpus = request.pins, request.model, request.gpus
     experts = model.experts.num_experts if model.experts else 1
@@ -309,7 +314,7 @@ def lattice(request: Request, candidates: ConfigurationSet, of_loads: Numbers | 
 
 
 def loads(request: Request, ep: Values) -> Numbers:
-    """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
+    """Return the numbers of expert load imbalance, by symbol, that a lattice needs: [n] or scalars. ep: [n].
 
     The load that the job states (`limits.load`); if it states no imbalance, also the load a step waits for; if
     `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`fixed`).
@@ -326,9 +331,9 @@ def loads(request: Request, ep: Values) -> Numbers:
 def priced(
     request: Request, candidates: ConfigurationSet, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
 ) -> ConfigurationSet:
-    """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns.
+    """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns, ready to be priced.
 
-    dp and the number of microbatches are not rounded; nothing is priced.
+    dp and the number of microbatches are quotients that are not rounded. chosen: indices or slice of the candidates.
     """
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])

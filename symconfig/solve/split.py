@@ -147,8 +147,9 @@ def of_counts(
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
     """Return the split whose chunks differ by at most one place, longer ones first; None if there are too few layers.
 
-    at_start, at_end: places that embedding and loss take in the first and last chunk, which have so many layers fewer;
-    they are recorded as account_for_* if above 0. Too few: a chunk has no place, or less than these take.
+    A place is for a layer; embedding and loss take at_start and at_end places in the first and last chunk, which have
+    so many layers fewer; they are recorded as account_for_* if above 0. Too few: a chunk has no place, or less than
+    these take.
     """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)
@@ -191,8 +192,9 @@ def splits(
 ) -> tuple[Split, ...]:
     """Return the splits to try for pp x vpp chunks: equal ones and one with the slowest stage fastest.
 
-    weights: relative seconds of each kind. The latter only with pp > 1, if the target can express it and no other has
-    its chunks. pinned: a layout string, the only split then. Empty if none is possible, the target cannot express the
+    Equal ones are also those in which embedding or loss counts as a layer, if `layouts` has them. weights: relative
+    seconds of each kind. The last split comes only with pp > 1, if the target can express it and no other has its
+    chunks. pinned: a layout string, the only split then. Empty if none is possible, the target cannot express the
     pinned one, or its vpp differs.
     """
     if pinned is not None:
@@ -206,7 +208,7 @@ def splits(
 def _splits(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[Split, ...]:
-    """Return the splits of `splits` without a pinned layout. Cached."""
+    """Return the splits of `splits` without a pinned layout; weights: sorted pairs (kind, relative seconds). Cached."""
     accounted = ACCOUNTED if layouts.account else ACCOUNTED[:1]
     equals = [of_counts(sequence, pp, vpp, embedding=at_start, loss=at_end) for at_start, at_end in accounted]
     result = [split for split in equals if split is not None and layers(split.chunks[0]) >= layouts.first]

@@ -113,7 +113,7 @@ class StageProblem:
     def sums(self, name: str, kind: int, start: Ints, end: Ints) -> Array:
         """Return the sum of a field of `Blocks` over blocks start to end (exclusive), in the broadcast shape of both.
 
-        kind: index of the GPU. The first `first` layers of each span count as recomputed in full.
+        kind: index of the kind of GPU. The first `first` layers of each span count as recomputed in full.
         """
         plain, recomputed = getattr(self.blocks[kind], name)
         until = np.concatenate(([0.0], np.cumsum(plain)))

@@ -48,7 +48,8 @@ class Traced:
     def at(self, numbers: Mapping[str, Array | float]) -> At:
         """Return the costs with other values for some symbols, numbers or arrays that broadcast together.
 
-        Costs that are no terms stay numbers; `holds` says where the plan's branches still hold.
+        Symbols that are not in `numbers` keep the plan's values; costs that are no terms stay numbers. `holds` says
+        where the branches (max, floor) that the plan took still hold.
         """
         values = self.tape.evaluated(numbers)
 
@@ -181,11 +182,11 @@ def _name_stages(sums: Stages, tape: Tape) -> None:
 
 
 def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str, Any]:
-    """Return the time by part, with ratios of event simulation to formula as symbols; the given one without a pipeline.
+    """Return the time by part with the event simulation's part as symbols; unchanged without a pipeline.
 
-    One ratio for the pipeline, whose difference goes to the bubble, and one for the data-parallel exchange (its
-    seconds, where the formula has 0). The symbols' values are the plan's; they hardly move with the numbers, as both
-    sides grow alike.
+    One symbol is the ratio of simulation to formula for the pipeline, whose difference goes to the bubble, and one that
+    for the data-parallel exchange (its seconds, where the formula has 0). The symbols' values are the plan's; they
+    hardly move with the numbers, as both sides grow alike.
     """
     if prospect.configuration.pp == 1:
         return time

@@ -110,10 +110,11 @@ class Usual:
     seq_length: int
 
     def rare_choices(self, c: Any, options: Configuration, recompute: Any) -> dict[str, Any]:
-        """Return by name whether published layouts hardly have a choice: bools, or arrays that broadcast together.
+        """Return by name of a choice whether hardly any published layout has it: bools, or arrays that broadcast.
 
-        Degrees, micro-batch and its tokens per rank of cp beyond `largest` (never without data; cp may also be as large
-        as the sequence length over the most tokens), tp beyond `joined`, recompute, and switches that are on.
+        Degrees, micro-batch and its tokens per rank of cp are rare beyond `largest` (never without data; cp may also be
+        as large as the sequence length over the most tokens), tp beyond `joined`. Kinds of recompute and switches are
+        there only if in `rare`, and true if the configuration has them.
 
         Args:
             c: configurations, with degrees and `micro` as numbers or arrays [n].
@@ -146,10 +147,10 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
     """Return what published layouts of similar models have on this GPU generation, for this task and framework.
 
     Similar: both dense or both with experts, and within a factor of two in size. With fewer than `ENOUGH` layouts, a
-    factor of four, then any size, and then in turn framework, task and generation (but not the task) are ignored.
-    Without enough in any case, only tp beyond fast links is unusual. Quantiles are of layouts as close in size as
-    possible, rare switches and recompute of layouts of all sizes: user buffers are counted at tp > 1, the flex
-    dispatcher at ep > 1 only.
+    factor of four, then any size, is tried; then the same without regard to the framework, to framework and task, to
+    framework and generation. Without enough in any case, only tp beyond fast links is unusual. Quantiles are of layouts
+    as close in size as possible, rare switches and recompute of layouts of all sizes: user buffers are counted at tp >
+    1, the flex dispatcher at ep > 1 only.
     """
     generation, experts = cluster.gpu.architecture, int(model.experts is not None)
     task = job.task_of(model)

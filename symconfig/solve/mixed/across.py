@@ -60,7 +60,10 @@ class Across:
     order: tuple[int, int] = (0, 1)
 
     def laid(self, split: Split, block_layers: int) -> Across:
-        """Return a copy with other layers per stage and `block_layers` recomputed; its vpp is that of the split."""
+        """Return a copy with layers and vpp of `split`, and the first `block_layers` layers of each chunk recomputed.
+
+        With 0, a candidate that had recompute of first layers gets full recompute, others keep their policy.
+        """
         one, other = (
             candidate.having(
                 split=split,
@@ -154,7 +157,7 @@ class Across:
 
     @cached_property
     def arrivals_s(self) -> tuple[Array, Array]:
-        """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
+        """Return (seconds that each chunk waits for its activation, for its gradient), [pp, vpp] each. Cached.
 
         They are those of a message from the stage before, and after, with wrap-around; 0 for the activation of the
         model's first chunk and the gradient of its last.
@@ -206,9 +209,9 @@ class Across:
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, ConfigurationSet, Setting], Array]) -> float:
-        """Return the larger of both kinds' seconds for `what`, called with each kind's stages.
+        """Return the larger of both kinds' values of `what`, in seconds.
 
-        The points are always the first kind's.
+        what: called with each kind's stages and setting, and the first kind's points.
         """
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
@@ -230,9 +233,9 @@ class Across:
     def time(self) -> dict[str, float]:
         """Return the seconds of a step by part, which sum to `step_s`.
 
-        compute, recompute, layer communication and pipeline send/receive are those of the stage that takes longest; the
-        bubble is what a simulation without data-parallel exchange takes more, the exchange what one with it adds. The
-        overhead is that stage's kind's; the optimizer has the slower kind's remaining seconds.
+        compute, recompute, layer communication and pipeline send/receive are those of all microbatches on the stage
+        that takes longest; the bubble is what a simulation without data-parallel exchange takes more, the exchange what
+        one with it adds. The overhead is that stage's kind's; the optimizer has the slower kind's remaining seconds.
         """
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
@@ -270,7 +273,7 @@ class Across:
 
 
 def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:
-    """Return the candidate of a mixed plan with one host per kind, in pipeline order.
+    """Return the candidate of a mixed plan, with a `Host` (stages, nodes, memory) per kind, in pipeline order.
 
     The prediction is that of the kind whose GPUs are fuller, relative to their usable memory; its step interval spans
     both kinds', its MFU is against their mean peak, its host memory the larger. Degrees, options and backend are the
@@ -294,7 +297,7 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
-    """Return the prediction of the step of both kinds with the memory of the fullest stage on one.
+    """Return the prediction of the whole step, over both kinds, with the memory of the fullest stage on one kind.
 
     kind: 0 for the first in the pipeline, 1 for the second.
     """
@@ -305,7 +308,11 @@ def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
 
 
 def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
-    """Return the stages, nodes and layers of a kind in pipeline order, with its prediction and usable bytes."""
+    """Return one kind's part of the pipeline: spans of its stages and nodes, and the layers of each of its stages.
+
+    kind: as in `_predicted`. what: prediction with its memory. usable_bytes is that of one of its GPUs under its own
+    job.
+    """
     share = mixed.shares[across.order[kind]]
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     before = 0 if kind == 0 else mixed.shares[across.order[0]].nodes

@@ -49,11 +49,11 @@ def pipelines(mixed: MixedCluster) -> list[int]:
 
 
 def search(model: ModelDescriptor, mixed: MixedCluster, job: Job, progress: Progress | None = None) -> MixedSearch:
-    """Return the finished search for the fastest plans over both kinds.
+    """Return the finished search for the fastest plans over both kinds of GPUs; its `best` has at least one.
 
     Every precision and number of stages is searched on a mean machine, then the layers of the best are distributed over
-    both kinds. The job's gpus become the cluster's; an open precision is bf16 if both have it, else fp16.
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
+    both kinds. The job's gpus become the cluster's; an open precision is bf16 if both have it, else fp16. Raises
+    InputError for a job that can never run, and InfeasibleError if nothing fits.
     """
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
     precision = job.precision or ("bf16" if every else "fp16")
@@ -107,7 +107,7 @@ class MixedSearch:
         return sorted(self.best.values(), key=lambda across: (across.step_s, across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """Return pairs of requests with the same options on the first and the second kind; others are left out.
+        """Return pairs of requests (first kind, second kind) with equal options; options of one kind only are left out.
 
         Raises InputError for pins that the target does not support.
         """
@@ -154,7 +154,8 @@ class MixedSearch:
         """Distribute the candidates of `fronts` over both kinds and keep the best of each family in `best`.
 
         Single-chunk candidates come first, then by score. Those slower on the mean machine than FAR times the best step
-        are skipped. Each order and policy tried adds one to `laid`.
+        are skipped, and results that slow, or no faster than the known one of the family, are dropped. Each order and
+        policy tried adds one to `laid`.
         """
         # A candidate is hardly ever slower on the mean machine than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].configuration.vpp > 1, front[0].order))
@@ -207,9 +208,9 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
-    """Return the candidate with the layers per stage that give the fastest step and fit on both kinds.
+    """Return the candidate with the layers per stage that give the fastest step below `below_s` and fit.
 
-    None if nothing fits below `below_s` seconds. Tried are the split that it has, then those of the stage solver
+    They must fit on both kinds. None if there are none. Tried are the split that it has, then those of the stage solver
     (`_proposed`) unless a layout is pinned.
     """
     best, pinned = None, across.candidates[0].request.pins.layout is not None
@@ -221,11 +222,11 @@ def best_layers(across: Across, below_s: float) -> Across | None:
 
 
 def _proposed(across: Across) -> Iterator[Across]:
-    """Yield up to TRIES layouts of the stage solver, until one fits.
+    """Yield up to TRIES versions of the candidate with the layers per stage of the stage solver, until one fits.
 
-    Each time a kind's memory in the solver is reduced by what the last layout exceeded it. Ends if the solver finds
+    Each time a kind's memory in the solver is reduced by what the last version exceeded it. Ends if the solver finds
     none or the target cannot express it. With recompute of first layers, as few layers as possible are recomputed, at
-    least 1 if no recompute is not allowed.
+    least 1 if the pins do not allow no recompute.
     """
     into, back = across.arrivals_s
     problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))
@@ -249,7 +250,7 @@ def _proposed(across: Across) -> Iterator[Across]:
 
 
 def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
-    """Return a machine of mean numbers, weighted by the numbers of GPUs of the two kinds.
+    """Return a machine of the two kinds' mean numbers, weighted by their numbers of GPUs.
 
     Efficiencies are weighted by peak FLOP/s, too. Memory of GPU and host is the larger of both; network levels are the
     worse of both. What is no number is the first machine's.
@@ -296,9 +297,9 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
 
 
 def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Number]:
-    """Return a machine's levels, with bandwidth, latency and mesh of those inside a node as of the first between nodes.
+    """Return a copy of a machine's levels in which those inside a node are as slow as the first level between nodes.
 
-    The last level counts as that if none is a network. Sizes stay.
+    Bandwidth, latency and mesh are that level's; sizes stay. If no level is a network, the last one counts as such.
     """
     names = [level.name for level in cluster.levels]
     first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)

@@ -56,9 +56,9 @@ class _Exchange(NamedTuple):
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
     """Return all collectives of a step: first those on links between nodes, then those within operators.
 
-    rows: the chosen row of every node. Changes of layout that do not happen or run 0 times are left out. The overlapped
-    part of an exchange is shared among its collectives in proportion to their costs; the sum of all `exposed` is the
-    communication in the partition's cost.
+    rows: the chosen row of every node. Changes of layout that need no collective or run 0 times are left out. The
+    overlapped part of an exchange is shared among its collectives in proportion to their costs; the sum of all
+    `exposed` is the communication in the partition's cost.
     """
     every: list[Moved] = []
     for number, link in enumerate(costs.net.links):
@@ -75,7 +75,7 @@ def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, 
 
 
 def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_Exchange]:
-    """Yield the exchanges over a link, also those without moves. times: per step, for one instance of the link.
+    """Yield the exchanges over a link between two nodes, also those without moves; `times` is per step, for one link.
 
     An activation: one per leg, without overlap; a `gathered` leg runs 0 times unless the change is nothing but an
     all-gather. A weight: its gather, beside the forward's work; a second gather (if regathers) with the gradient's
@@ -112,10 +112,10 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
 
 
 def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
-    """Yield the collectives within operators, fully exposed, with link -1: forward; again as RECOMPUTED for operators
-    in repeats if only borders are kept (Keep.BORDERS); and backward those that run there, too.
+    """Yield the collectives within operators (not on links between them): link -1, fully exposed, forward and backward.
 
-    Parameters and copies have none. Named after the operator's first output.
+    Backward are only those that run there, too. With Keep.BORDERS, operators in repeats have those of the forward again
+    as RECOMPUTED. Parameters and copies have none. `tensor` is the operator's first output.
     """
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
@@ -139,8 +139,8 @@ def _merged_by_level(
 ) -> Iterator[Moved]:
     """Yield moves as collectives, adjacent ones merged if they have the same kind, level and number of calls per step.
 
-    run: (move of one strategy, calls per step); moves that do not happen are skipped. names: tensor, producer,
-    consumer. Ranks are multiplied, costs per call added and multiplied by the calls, and the largest amount kept.
+    run: (move over one axis, calls per step); moves that do not happen are skipped. names: tensor, producer, consumer.
+    When merged, ranks are multiplied, costs per call added, and the largest amount kept; cost is per call times calls.
     share: the exposed part of the cost.
     """
     happening = ((move, times) for move, times in run if np.all(move.happens))
@@ -197,11 +197,11 @@ class Spent:
 
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("inf")) -> Spent:
-    """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links; of the
-    transients, the largest.
+    """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links.
 
     rows: the chosen row of every node. gamma: divides Cost_mem in `relative` (infinite: 0). Communication, exposed and
-    overlapped, is that of `collectives`; activations are all bytes held less those of parameters.
+    overlapped, is that of `collectives`; activations are all bytes held less those of parameters; transient_bytes is
+    the largest of a node.
     """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     alone = [costs.node(index, row) for index, row in enumerate(every)]

@@ -126,9 +126,9 @@ class Cutter:
     def measured(self, rows: Strategy, price: float) -> Division:
         """Return a strategy with its cost and memory (bytes at the peak), both infinite if a node violates its pins.
 
-        by_bytes: the cost excludes any price of memory, and `weight` is the memory. Else cost = moved + weight / gamma
-        with the source paper's Cost_mem as `weight`. gamma: the cutter's, else 1/price (infinite for 0); recorded as
-        infinite if bytes are priced for the objective symtensor.
+        price: of memory, with which it was found. by_bytes: the cost excludes any price of memory, and `weight` is the
+        memory. Else cost = moved + weight / gamma with the source paper's Cost_mem as `weight`. gamma: the cutter's,
+        else 1/price (infinite for 0); recorded as infinite if bytes are priced for the objective symtensor.
         """
         moved, held, transient, weight = self.sums(rows)
         memory = held + transient
@@ -165,8 +165,9 @@ class Cutter:
         return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the partition found from unsplit rows at 2^_ANY times the price free.moved / free.weight: memory comes
-        first.
+        """Return the partition found from unsplit rows at a price of memory so high that it comes first.
+
+        The price is 2^_ANY times free.moved / free.weight.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 
@@ -174,13 +175,13 @@ class Cutter:
 def adaptive(
     costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
-    """Return the cheapest partition found within the memory limit (bytes) and below `ceiling`, or None, and whether a
-    cheaper one violated the limit or the pins (tight).
+    """Return the cheapest partition found that fits the memory limit (bytes), or None, and whether that one is `tight`.
 
-    Axes are cut outermost first, then innermost first; not so if the first order already costs `ceiling` or more.
-    Memory is free at first; if the result does not fit, prices are searched (see `_within_limit`). gamma (objective
-    symtensor): the cost has Cost_mem / gamma, and the first cut that price. With symtensor and without gamma, if no
-    price of Cost_mem fits, bytes get the price. Raise InputError if a node has too many rows.
+    It costs less than `ceiling`. tight: a cheaper one violated the limit or the pins. Axes are cut outermost first,
+    then again innermost first, unless the first order already costs `ceiling` or more. Memory is free at first; if the
+    result does not fit, prices are searched (`_within_limit`). gamma (objective symtensor): the cost has Cost_mem /
+    gamma, and the first cut that price. With symtensor and without gamma, if no price of Cost_mem fits, bytes get the
+    price. Raise InputError if a node has too many rows.
     """
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
@@ -206,12 +207,12 @@ def adaptive(
 
 
 def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
-    """Return the cheapest partition found that fits the limit (bytes), or None if the leanest one does not.
+    """Return the cheapest partition found that fits the limit (bytes), or None if not even the leanest does.
 
-    If the leanest does not fit, a second with priced transients is tried, and transients beyond what it leaves free are
-    excluded afterwards. Then at most _PRICES prices, each the one at which the last partition that fits and the last
-    that does not would cost the same; stops if the result repeats one of these or is nearly as cheap as `free`, the
-    partition without a price.
+    The leanest is that at a price of memory so high that little else counts (`Cutter.leanest`). If it does not fit, a
+    second with priced transients is tried, and transients beyond what it leaves free are excluded afterwards. Then at
+    most _PRICES prices, each the one at which the last partition that fits and the last that does not would cost the
+    same; stops if the result repeats one of these or is nearly as cheap as `free`, the partition without a price.
     """
     fits, most = cutter.leanest(order, free), np.inf
     if fits.memory > limit and order:
@@ -237,8 +238,9 @@ def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: f
 
 
 def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Return a choice of every node by coordinate descent from the choices `now`: a local minimum, or less after as
-    many rounds as nodes. scopes: the one or two nodes of each table.
+    """Return a choice of every node by coordinate descent from the choices `now`, on the sum of all tables.
+
+    It ends at a local minimum, or after as many rounds as nodes. scopes: the one or two nodes of each table.
     """
     chosen = list(now)
     for _ in now:
@@ -270,7 +272,7 @@ class Step:
 
 
 def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
-    """Return the steps that eliminate one node after the other, or None if a table would exceed _CELLS entries.
+    """Return the steps of a variable elimination, one per node, or None if a table would exceed _CELLS entries.
 
     The node whose neighbours have the fewest joint choices goes first (then the lowest index). Each step adds a table
     over its scope, numbered after those before. scopes: nodes of every table. sizes: upper bound on the choices of
@@ -300,10 +302,9 @@ def _aligned(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | 
 
 
 def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
-    """Return the choice of every node that minimizes the sum of all tables, by variable elimination. `tables` is
-    unchanged.
+    """Return the choice of every node that minimizes the sum of all tables, by variable elimination.
 
-    steps: from `plan` for these tables. Of equal choices of a node the lowest index is taken.
+    steps: from `plan` for these tables, which are not changed. Of equally cheap choices of a node the lowest is taken.
     """
     every, made = list(tables), []
     for step in steps:

@@ -33,12 +33,12 @@ CLOSED = 1.2  # quotient of two prices, between which none is looked for
 def solve(
     problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = np.inf
 ) -> Solution:
-    """Return the optimum, or the incumbent with a lower bound if `limit_s` CPU seconds run out (None: no limit) or the
-    reduced problem is too large.
+    """Return the optimum of a problem, or the best choice found (the incumbent) with a lower bound of the cost.
 
-    Only choices that cost less than `below` are searched. Without one the choice is None, the cost infinite, the bound
-    at most `below`, and `optimal` says that none is feasible below it; if a node has no finite choice, the bound is
-    infinite. start: an initial choice, ignored if it does not fit.
+    It is not proved if `limit_s` CPU seconds run out (None: no limit) or the reduced problem is too large. Only choices
+    that cost less than `below` are searched; if none is found, choice is None, the cost infinite, the bound at most
+    `below`, and `optimal` says that none is feasible below it. The bound is infinite if a node has no finite choice.
+    start: an initial choice, ignored if it does not fit.
     """
     whole = simplified(problem)
     if whole is None:
@@ -80,8 +80,7 @@ class _Incumbent:
 
 
 def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
-    """Return a lower bound on all choices, infinite if none below the incumbent's target is left; improves the
-    incumbent.
+    """Return a lower bound on any choice's cost, infinite if none below `known.target` is left; may improve `known`.
 
     Ceilings rise from one to the next: choices whose bound reaches the ceiling are pruned, and the mixed-integer
     programme of the rest solved. Returns early with the bound so far at the time limit, if the programme has more than
@@ -140,8 +139,7 @@ class _Relaxation:
         return replace(self, messages=[list(both) for both in self.messages])
 
     def raise_bound(self, ceiling: float, known: _Incumbent) -> bool:
-        """Raise the lower bound and prune choices whose bound reaches the ceiling. Return False if no choice is left
-        below it.
+        """Raise the lower bound and prune choices whose bound reaches `ceiling`; return False if none is left below it.
 
         Each round sweeps both ways at one price of bytes held, then raises or lowers the price by whether the sweep's
         choice fits. Stops after ROUNDS, when two rounds gain little, when one choice per node is left, at too high a
@@ -188,10 +186,10 @@ class _Relaxation:
         return True
 
     def _narrow(self, keep: Sequence[Bools]) -> bool:
-        """Restrict the problem, and the messages with it, to the marked choices that every neighbour has a compatible
-        choice for.
+        """Keep only the marked choices, [choices] of each node, that have a compatible one at every neighbour.
 
-        Return False, with the problem unchanged, if a node has no choice left; else True, also if all stay.
+        Return False, with the problem unchanged, if a node would have none left; else True, also if all stay. The
+        problem and the messages are replaced.
         """
         left = restrict(self.problem, keep)
         if left is None:
@@ -235,8 +233,7 @@ class _Relaxation:
         return sum(least), tuple(chosen), bounds
 
     def _send(self, p: int, v: int, share: Array, price: float) -> Array:
-        """Move a share of node v's cost, [choices of v], into pair p and as much as possible on to the pair's other
-        node.
+        """Move a share of node v's cost, [choices of v], into pair p, and as much of it as possible to its other node.
 
         Changes both messages of the pair. Return what each choice of the other node gains: [choices].
         """

@@ -92,8 +92,9 @@ class Lines:
         return [values[part].reshape(shape) for part, shape in zip(self.of_link, self.shapes, strict=True)]
 
     def along(self, axis: int, rows: Rows) -> Line:
-        """Return costs of every option that nodes may take on this axis while `rows`, [nodes, axes], hold on the
-        others, and of every link's pairs of such options. Infinite: not allowed.
+        """Return costs and bytes of every option of every node on this axis, and of every link's pairs of such options.
+
+        rows: [nodes, axes], the options on the other axes. An infinite cost: not allowed.
         """
         at, own = self.rows.along(axis, rows), self.rows
         cost, memory = self._link_costs(rows, axis, at[self.taken], self.weights[0].owner, self.place)
@@ -151,8 +152,9 @@ class _Lookup:
         self.start = np.array([starts[id(values)] for _, _, values in tables], dtype=np.int64)
 
     def read(self, rows: Rows, axis: int | None) -> Array:
-        """Return the value of each link under one strategy, [links]; with an axis, of all its pairs of options on that
-        axis while the other axes stay: [pairs of all links]. rows: [nodes, axes].
+        """Return the value of each link under one strategy, [links], or along an axis, [pairs of options of all links].
+
+        rows: the strategy, [nodes, axes]. axis: all pairs of options on it are read, with the other axes as in `rows`.
         """
         given, taken = rows[self.ends[:, 0]], rows[self.ends[:, 1]]
         here = self.flat[self.first[:, None] + given * self.width[:, None] + taken]  # [links, axes]
@@ -172,11 +174,11 @@ class _Rows:
     """
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...], options: Ints) -> None:
-        """Compute the costs of every row of every node; forward and backward seconds only of nodes that read a
-        parameter.
+        """Compute the costs of every row of every node.
 
-        The cost of a row that is not allowed (`_allowed_rows`) is infinite. shared: None for the objective `time`; else
-        1 for nodes without products and for pinned ones.
+        Forward and backward seconds are only of nodes that read a parameter. The cost of a row that is not allowed
+        (`_allowed_rows`) is infinite. shared: None for the objective `time`; else 1 for nodes without products and for
+        pinned ones.
         """
         count, nodes = len(axes), costs.net.nodes
         self.options, self.powers = options, options[:, None] ** np.arange(count, dtype=np.int64)
@@ -209,8 +211,9 @@ class _Rows:
         return result
 
     def along(self, axis: int, rows: Rows) -> Ints:
-        """Return the table indices of each node's rows that have every option on this axis and `rows` on the others:
-        [options of all nodes].
+        """Return the table index of the row that has each option on this axis, [options of all nodes].
+
+        rows: [nodes, axes], the options on the other axes.
         """
         power = self.powers[:, axis]
         base = self.at(rows) - rows[:, axis] * power
@@ -232,8 +235,9 @@ class _Rows:
 
 
 def _allowed_rows(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
-    """Return for each row whether its parts divide the sizes (see `rows.allowed`), without ZeRO options unless
-    `costs.flat`.
+    """Return for each row whether its parts divide the sizes (`rows.allowed`): [rows].
+
+    Rows with options of ZeRO are not allowed either, unless `costs.flat`.
     """
     able = allowed(costs.net, node, rows, axes)
     if not costs.flat:

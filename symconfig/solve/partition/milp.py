@@ -60,8 +60,7 @@ def spent_s() -> float:
 
 
 def solve(problem: Problem, limit_s: float = np.inf) -> Answer:
-    """Return the cheapest choice that fits, or the best that CBC finds within `limit_s` CPU seconds, with a lower
-    bound.
+    """Return the cheapest choice that fits, or the best found in `limit_s` CPU seconds, and a bound on the cost.
 
     choice is None if none fits (then the bound is infinite and `proved` is True) or if CBC finds none, fails or is
     killed (`proved` False). A choice that exceeds the memory limit by less than CBC's tolerance is excluded by a
@@ -144,12 +143,11 @@ def _equal_choices(pair: Edge, v: int) -> list[Ints]:
 
 
 def _run(model: Any, limit_s: float) -> tuple[int, float]:
-    """Run CBC on the model and assign its values to the model's variables. Return a PuLP solution status and a lower
-    bound.
+    """Run CBC and assign its values to the model's variables; return (PuLP solution status, bound of the objective).
 
     Optimal: the bound is the objective. Infeasible (only if CBC ended before `limit_s`): infinite. IntegerFeasible, or
-    NoSolutionFound: the bound in CBC's log, else -inf. NoSolutionFound and -inf, with no values assigned, if CBC fails,
-    is killed after twice the limit, or leaves no readable solution.
+    NoSolutionFound: the lower bound in CBC's log, else -inf. NoSolutionFound and -inf, with no values assigned, if CBC
+    fails, is killed after twice the limit, or leaves no readable solution.
     """
     with tempfile.TemporaryDirectory() as folder:
         given, solution = Path(folder) / "model.mps", Path(folder) / "solution"

@@ -58,10 +58,10 @@ class Pin:
         return tuple(Fixed(tuple(one.forward == dim for one in places), cut.parts, cut.level) for places, dim in at)
 
     def _layout(self, node: Node) -> Iterator[Fixed]:
-        """Yield a constraint for every option of a node but the first ("whole"): its number of ranks on all levels
-        together, the product of the layout's parts for it, 1 if the layout does not name it.
+        """Yield the constraints of an operator's pin: the number of ranks of every option but the first ("whole").
 
-        Another constraint follows for each level that the layout names for the option.
+        That number, on all levels together, is the product of the layout's parts for the option, 1 if the layout does
+        not name it. Another constraint follows for each level that the layout names for the option.
         """
         for option in node.options[1:]:
             those = tuple(other is option for other in node.options)
@@ -81,12 +81,12 @@ class Named:
     gpus: int
 
     def of_node(self, net: Net, node: Node) -> tuple[Fixed, ...]:
-        """Return the strategy's one constraint on a node's options; empty if the node is free (copies, and operators
-        without a batch dim that can be split).
+        """Return the strategy's one constraint on a node's options; empty if the node is free.
 
         data, zero1 to zero3: operators split batch dims over all GPUs; parameters are sharded by the strategy's ZeRO
         stage over all GPUs, or replicated if they have no option of it (data; frozen ones but for zero3). tensor: no
-        operator splits a batch dim, parameters are free.
+        operator splits a batch dim, parameters are free. Copies are free, and operators without a batch dim that can be
+        split.
         """
         batch = tuple(bool(o.split and net.program.batch.intersection(o.split.loops)) for o in node.options)
         if node.operator is not None:
@@ -135,7 +135,7 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 
 
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
-    """Return the pin in a text: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number.
+    """Return the pin in a text: TENSOR.DIM=NUMBER of parts, or OPERATOR=LAYOUT if the value is no number.
 
     dims: letter to dim. Names may be patterns, and cover all copies in folded repeats. Raise InputError if it is
     malformed, no tensor or operator matches, or a matching tensor lacks the dim.
@@ -160,10 +160,10 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
 
 
 def _tensor_and_dim(name: str, net: Net, dims: Mapping[str, str]) -> tuple[str, str]:
-    """Split TENSOR.DIM at the first dot after which a dim (or its letter) of the program stands and before which a
-    tensor's name or pattern, since both names may contain dots.
+    """Return (tensor's name, dim) of a pin TENSOR.DIM, both of which may contain dots.
 
-    Without such a dot, split at the last dot, whether or not the names exist ("" as tensor without a dot).
+    The text is split at the first dot between a known tensor's name or pattern and a dim (or its letter) of the
+    program. Without one it is split at the last dot, whether or not the names exist; the tensor is "" without a dot.
     """
     for dot in re.finditer(r"\.", name):
         tensor, dim = name[: dot.start()], name[dot.end() :]
@@ -216,8 +216,9 @@ def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
 
 
 def _tensors(net: Net, name: str) -> frozenset[str]:
-    """Return the names of the inputs, activations and parameters that match a name or pattern, with all copies of each
-    in folded repeats. Raise InputError if none matches.
+    """Return the names of the inputs, activations and parameters that match a name or pattern.
+
+    All copies of each in folded repeats are included. Raise InputError if none matches.
     """
     program = net.program
     places: dict[str, object] = {tensor: ("input", tensor) for tensor in program.inputs}
@@ -229,10 +230,10 @@ def _tensors(net: Net, name: str) -> frozenset[str]:
 
 
 def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[str]:
-    """Return [name] if it is known, else all known names that match it as a glob, or whose numbers replaced by * give
-    it, or that it gives with its own numbers replaced.
+    """Return [name] if it is known, else all known names that match it as a pattern, in their order.
 
-    Raise InputError if there are none; the hint has names that end in it, else similar ones, else the first three.
+    A name matches as a glob, or if replacing the numbers by * in one of the two gives the other. Raise InputError if
+    none does; the hint has names that end in it, else similar ones, else the first three. kind: word for the error.
     """
     every = list(known)
     matches = [one for one in every if one == name] or [
@@ -249,9 +250,9 @@ def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[st
 def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most: int) -> None:
     """Raise InputError for pins with an unknown level, or that no row of a node satisfies in any net and mesh shape.
 
-    nets: one for each number of microbatches, with the same nodes. most: axes that a mesh is cut into. Nodes are
-    checked only if all levels are known: each pin by itself, then all of a node together; one problem per node,
-    duplicates once.
+    nets: one for each number of microbatches, with the same nodes. most: axes that a mesh is cut into at most. Nodes
+    are checked only if all levels are known: each pin by itself, then all of a node together. One problem per node;
+    equal ones are reported once.
     """
     levels = {level.name: None for mesh in meshes for level in mesh.levels}
     problems = [
@@ -300,8 +301,9 @@ def _impossible(nodes: Sequence[tuple[Net, Node]], pins: Sequence[Pin], shapes: 
 
 
 def _parts(net: Net, node: Node, pin: Pin, axes: Sequence[Axis]) -> Iterator[int]:
-    """Yield the divisors of the number of GPUs into which the pin's dim can be split at this node on the pin's level,
-    whatever the node's other pins.
+    """Yield the numbers of parts, divisors of the GPUs, into which this node can split the pin's dim on its level.
+
+    The node's other pins are ignored.
     """
     rows, gpus = every_row(replace(node, fixed=()), net, axes), prod(axis.size for axis in axes)
     for parts in (number for number in range(1, gpus + 1) if gpus % number == 0):

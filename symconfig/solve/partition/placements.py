@@ -95,9 +95,9 @@ def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
 
 
 def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
-    """Return groups of adjacent axes of one level on which every node has the same option, outermost group first.
+    """Return the dims of the device mesh, outermost first: each a list of axes (indices into `axes`, innermost first).
 
-    Each group is a dim of the device mesh, a list of indices into `axes`, in their order (innermost first).
+    Adjacent axes of one level are one dim if every node has the same option on them. rows: [nodes, axes].
     """
     result: list[list[int]] = []
     for index, axis in enumerate(axes):
@@ -122,7 +122,7 @@ class Table:
     def mesh(self) -> tuple[MeshDim, ...]:
         """Return the dims of the device mesh, outermost first, named by their level.
 
-        The dims of a level that has several are numbered from the outermost: rail_0, rail_1.
+        Of a level with several dims each name has a number, from the outermost: rail_0, rail_1.
         """
         levels = [self.axes[run[0]].level for run in self.runs]
         names = [
@@ -135,8 +135,9 @@ class Table:
         )
 
     def options(self) -> dict[str, tuple[Option, ...]]:
-        """Return, by operator name, the option of the operator itself (not of its folded representative) on each mesh
-        dim.
+        """Return by operator name the option of the operator on each mesh dim, outermost first.
+
+        It is the option of the operator itself, not of the one that stands for it in the folded net.
         """
         program, result = self.net.program, {}
         for op, node in zip(program.operators, self.net.node_of, strict=True):
@@ -159,8 +160,9 @@ def _placement(place: int) -> Placement:
 
 
 def _local_shape(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
-    """Return the shape on the first rank: each Shard divides its dim by the mesh dim's size, rounded up as in
-    torch.chunk.
+    """Return the shape on the first rank, which is rounded up as by torch.chunk.
+
+    Each placement in `cuts` with a dim divides that dim by the size of its mesh dim.
     """
     sizes = list(shape)
     for placement, dim in zip(cuts, mesh, strict=True):
@@ -194,10 +196,11 @@ def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return, for each dim, the index of the stored dim whose outermost part it is, else WHOLE.
+    """Return for each dim the index of the stored dim of which it is the outermost part, or WHOLE.
 
-    WHOLE for an inner part, for a dim that is not an exact part, and for size 1. Groups of dims are matched with groups
-    of stored dims of equal product, in order; equal shapes map one to one.
+    sizes: of the program's dims; shape: as the weight is stored, with the same product. WHOLE is for an inner part, for
+    a dim that is not an exact part, and for size 1. Groups of dims are matched with groups of stored dims of equal
+    product, in order; equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))
@@ -217,8 +220,10 @@ def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
-    """Return notes on a parameter: one if it is flat (ZeRO-3) on some mesh dim, and one for each of the stages 1 and 2
-    with the mesh dims that have it. zero: the stage on each mesh dim, 0 for none.
+    """Return notes on a parameter's ZeRO stages; empty without any. zero: the stage on each mesh dim, 0 for none.
+
+    One note if it is flat (stage 3) on some mesh dim; one for each of the stages 1 and 2, naming the mesh dims that
+    have it.
     """
     notes = [FLAT_NOTE] if 3 in zero else []
     for stage, what in _WHAT.items():

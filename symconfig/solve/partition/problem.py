@@ -65,10 +65,10 @@ class Edge:
         return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
 
     def line(self, v: int, other: int, price: float) -> Array:
-        """Return cost + price x memory for each choice of node v, given the choice `other` (an index) of the edge's
-        other node.
+        """Return cost + price x memory for each choice of node v, given the other node's choice: [choices of v].
 
-        v: one of the edge's two nodes, by number. Without memory or with price 0, the cost.
+        v: one of the edge's two nodes, by number. other: index of the other node's choice. Without memory or with price
+        0, the cost alone.
         """
         at_u = v == self.u
         mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
@@ -162,7 +162,9 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
     """Return the problem of choosing one row per node: a node per node of the net, an edge per link.
 
     rows: of every node, [rows, axes]. memory_limit: bytes of tensors that a GPU may hold at once. gamma: Cost_mem /
-    gamma is added to the costs of nodes (inf: nothing). An edge's memory is None if it is zero everywhere.
+    gamma is added to the costs of nodes (inf: nothing). Nodes have cost, memory held and transient memory per row. An
+    edge's tables have one line for rows that it cannot tell apart (`Edge.rows`, `columns`); its memory is None if zero
+    everywhere.
     """
     nodes = list[Node]()
     for node, some in zip(costs.net.nodes, rows, strict=True):
@@ -182,11 +184,10 @@ def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float,
 
 
 def simplified(problem: Problem) -> Problem | None:
-    """Return the problem without the choices that infinite costs, memory or neighbours forbid; None if a node has none
-    left.
+    """Return the problem without the choices that infinite costs, memory or neighbours forbid.
 
-    Edges between the same two nodes are summed to one with u < v, edges of a node with itself are added to its own
-    cost and memory, and edges without cost and memory are dropped.
+    None if a node has none left. Edges between the same two nodes are summed to one with u < v, edges of a node with
+    itself are added to its own cost and memory, and edges without cost and memory are dropped.
     """
     nodes = list(problem.nodes)
     joined: dict[tuple[int, int], Edge] = {}
@@ -229,9 +230,9 @@ def _masked(old: Problem, keep: Sequence[Bools]) -> Problem:
 
 
 def _supported(now: Problem, keep: Sequence[Bools]) -> list[Bools]:
-    """Return the masks without choices that are incompatible with every kept choice of a neighbour (arc consistency).
+    """Return the masks without choices that have no compatible kept choice at some neighbour (arc consistency).
 
-    The masks given are not changed. A mask may end up all False.
+    Removals are followed up until none is left. The masks given are not changed. A mask may end up all False.
     """
     keep = [mask.copy() for mask in keep]
     finite = ((index, np.isfinite(pair.cost)) for index, pair in enumerate(now.edges))
@@ -253,8 +254,9 @@ def _supported(now: Problem, keep: Sequence[Bools]) -> list[Bools]:
 
 
 def _sum(one: Edge, other: Edge) -> Edge:
-    """Return the sum of two edges with the same u and the same v. Choices share a row or column if they do so in both
-    edges. The memory is None if both have none.
+    """Return the sum of two edges with the same u and the same v; its memory is None if both have none.
+
+    Choices share a row or column of its tables if they do so in both edges.
     """
     (above, below), rows = _both(one.rows, other.rows)
     (left, right), columns = _both(one.columns, other.columns)
@@ -289,7 +291,7 @@ def undominated(now: Problem) -> Problem:
 
 
 def _undominated(now: Problem, v: int) -> Bools:
-    """Return the mask of the choices of node v that no other kept choice dominates: [choices].
+    """Return a mask of the choices of node v that no other kept choice dominates: [choices].
 
     A rival dominates a choice if its transient is no larger, and its cost and its memory are no higher even with the
     largest differences that neighbours' choices (for costs: those that the dominated one is compatible with) can add.

@@ -27,12 +27,11 @@ MOST_ROWS = 200_000  # combinations of one node's options, that are priced at on
 def spaces(
     costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
 ) -> list[Rows] | None:
-    """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`, judged by nodes alone;
-    None if a node has no such row.
+    """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`; None if a node has none.
 
-    gamma: Cost_mem / gamma is added to the costs. Operators and copies have the rows of `every_row` and `shared_out`. A
-    parameter is split as one of its consumers reads it, and is whole or flat on its other axes; a pinned one has every
-    row that its pins allow. Raise InputError if a node has more than MOST rows.
+    Only the costs of nodes are counted, with Cost_mem / gamma. Operators and copies have the rows of `every_row` and
+    `shared_out`. A parameter is split as one of its consumers reads it, and is whole or flat on its other axes; a
+    pinned one has every row that its pins allow. Raise InputError if a node has more than MOST rows.
     """
     nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
@@ -79,10 +78,10 @@ def _drop_costly_rows(
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
-    """Return for each row (an option per mesh axis) whether the product of the axes that split a loop or dim divides
-    its size, for all of them: [rows].
+    """Return for each row (an option per mesh axis) whether its parts divide the sizes of all loops and dims: [rows].
 
-    Options without parts (whole, flat, pending, partial) are always allowed.
+    The parts of a loop or dim are the product of the axes that split it. Options without parts (whole, flat, pending,
+    partial) are always allowed.
     """
     sizes, members = net.program.sizes, dict[str, list[int]]()
     for index, option in enumerate(node.options):
@@ -112,8 +111,9 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
 
 
 def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
-    """Return for each row (an option per mesh axis) whether it satisfies all pins of the node: [rows]; all True without
-    pins. A pin: the product of the axes (of its level) that take one of its options is `parts`.
+    """Return for each row (an option per mesh axis) whether it satisfies all pins of the node: [rows].
+
+    A pin: the product of the axes (of its level) that take one of its options is `parts`. All True without pins.
     """
     fits = np.ones(len(rows), dtype=bool)
     for fixed in node.fixed:
@@ -124,6 +124,7 @@ def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
 
 def all_rows(node: Node, axes: Sequence[Axis]) -> Rows:
     """Return every combination of a node's options, one for each axis, the first axis fastest: [options^axes, axes].
+
     Raise InputError if they are more than MOST_ROWS.
     """
     options = len(node.options)
@@ -218,8 +219,7 @@ class Layout:
 
 
 def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool = False) -> Layout:
-    """Return the layout of the port's tensor under a row (an option per mesh axis), or with `backward` that of its
-    gradient.
+    """Return the layout of the port's tensor under a row (an option per mesh axis); `backward`: that of its gradient.
 
     Axes of one level on one dim are joined to one part.
     """
@@ -244,18 +244,19 @@ def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
 
 
 def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
-    """Return (name, parts) of each option in a row (an option per mesh axis): per level the ranks of the axes that take
-    it. Option 0 (whole) is last.
+    """Return (option's name, parts) for each option in a row (an option per mesh axis); option 0 (whole) is last.
+
+    parts: per level the ranks of the axes that take the option.
     """
     taken = sorted(set(row), key=lambda option: (option == 0, option))
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
 
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
-    """Return a row (an option per mesh axis) as text, `batch over 8·rail, heads over 8·nvlink`; "one rank" without
-    axes.
+    """Return a row (an option per mesh axis) as text, such as `batch over 8·rail, heads over 8·nvlink`.
 
-    The options whole, pending and partial are named by WORDS. name: maps any other option's name to its display name.
+    It is "one rank" without axes. The options whole, pending and partial are named by WORDS. name: maps any other
+    option's name to its display name.
     """
     uses = [
         f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)

@@ -141,8 +141,7 @@ def net_of(programs: Programs, turns: int) -> Net:
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Yield a case for each number of microbatches (in the order of ask.turns) and each of ask.keeps, with pins
-    applied.
+    """Yield a case, with pins applied, for each number of microbatches (in the order of ask.turns) and of ask.keeps.
 
     Keep.BORDERS is left out for programs without repeats. The pinned network is shared by the cases of one number.
     """
@@ -202,8 +201,10 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
 
 
 def baselines(programs: Programs, found: Partition) -> dict[str, Partition | None]:
-    """Return, by name in NAMES, the adaptive solver's best partition with this strategy in place of the pins, else as
-    `found` was asked for (symtensor: with its gamma); None if none fits.
+    """Return by name in NAMES the best partition of each well-known strategy; None for those that do not fit.
+
+    They are found by the adaptive solver, with the strategy in place of the pins, else as `found` was asked for
+    (symtensor: with its gamma).
     """
     ask = replace(found.ask, solver=Solver.ADAPTIVE, gamma=None if found.costs.timed else found.gamma)
     return {name: partition(programs, replace(ask, pins=(Named(name, ask.mesh.gpus),))) for name in NAMES}
@@ -224,8 +225,9 @@ class _Search:
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
-        """Run the adaptive solver on a case, below the incumbent's cost, and record the trial. What it finds becomes
-        the incumbent.
+        """Return the result of the adaptive solver on a case, below the incumbent's cost; record the trial.
+
+        A partition that it finds becomes the incumbent `best`.
         """
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
@@ -244,12 +246,12 @@ class _Search:
         return adapted
 
     def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
-        """Run the exact solver on all rows of every node that may cost less than the incumbent; record the trial with
-        its bound, and make a cheaper partition the incumbent.
+        """Run the exact solver on a case and record the trial with its bound; what is cheaper becomes the incumbent.
 
-        first: the adaptive solver's partition on these axes, or None, the start. left: number of searches, with this
-        one, that share the remaining CPU time; each gets at least a second. If the time is used up and there is an
-        incumbent, only set left_out. With symtensor, gamma is the request's, else the incumbent's, else infinite.
+        It searches all rows of every node that may cost less than the incumbent. first: the adaptive solver's partition
+        on these axes, or None, the start. left: number of searches, with this one, that share the remaining CPU time;
+        each gets at least a second. If the time is used up and there is an incumbent, only left_out is set. With
+        symtensor, gamma is the request's, else the incumbent's, else infinite.
         """
         began, ask, ceiling = spent_s(), self.ask, self.ceiling
         if self.best is not None and self.spent_s >= ask.limit_s:
@@ -280,11 +282,11 @@ class _Search:
         self.trials.append(Trial(str(ask.solver), axes, case.training, bound))
 
     def result(self, shapes: int) -> Partition | None:
-        """Return the incumbent with its bound, what is proved and all trials, or None. shapes: number of shapes of the
-        mesh.
+        """Return the incumbent with its bound, what is proved and all trials; None if there is none.
 
-        The bound is 0 unless the exact solver ran on every shape with the incumbent's training. closed: also no case
-        was left out and no other training's bound is below the cost.
+        shapes: number of shapes of the mesh. The bound is 0 unless the exact solver ran on every shape with the
+        incumbent's training. optimal: the cost equals the bound; closed: also no case was left out and no other
+        training's bound is below the cost.
         """
         best = self.best
         if best is None:
@@ -308,8 +310,7 @@ Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, 
 
 
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
-    """Return (not raise) the error for a program that has no partition which fits; all searches use the adaptive
-    solver.
+    """Return (not raise) the error for a program that has no partition which fits. All searches are adaptive.
 
     With pins, if none is found in unlimited memory either: `excluded`. Else the error states the least bytes that a GPU
     must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
@@ -343,10 +344,10 @@ def excluded(ask: Ask) -> InfeasibleError:
 
 
 def nearest(grown: Grown, doublings: int, fits: Callable[[Mesh], bool]) -> str:
-    """Return, as text, the GPUs of the first mesh of 2, 4, … 2^doublings times as many GPUs that `fits`; else general
-    advice.
+    """Return as text ("64 GPUs") the first mesh of 2, 4, … 2^doublings times the GPUs that `fits`, else advice.
 
-    Sizes for which `grown` returns None or raises InputError are skipped.
+    grown: returns the mesh of so many times as many GPUs; sizes for which it returns None or raises InputError are
+    skipped.
     """
     for power in range(1, doublings + 1):
         try:

@@ -51,10 +51,10 @@ class Pipeline:
 
 
 def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | None:
-    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches in ask.turns, or None if
-    none fits. `solved` counts the tensor solver's runs for all numbers.
+    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches in ask.turns.
 
-    With ask.solver AUTO stages are solved by ADAPTIVE. Raise InputError as `partition`.
+    None if none fits. `solved` counts the tensor solver's runs for all numbers. With ask.solver AUTO stages are solved
+    by ADAPTIVE. Raise InputError as `partition`.
     """
     best: Pipeline | None = None
     solved = 0
@@ -71,8 +71,9 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
 
 
 def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
-    """Return the stages of a program's layers, none solved yet, and lower bounds on them. ask.turns: one number of
-    microbatches.
+    """Return (stages, bounds): the possible stages of a program's layers, none solved yet, and lower bounds on them.
+
+    ask.turns: one number of microbatches.
     """
     folding = fold(program)
     meshes, work = submeshes(ask.mesh), _operator_seconds(folding, ask)
@@ -86,8 +87,10 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
 
 
 def ideals(program: Program, cuts: Sequence[int]) -> tuple[Ideal, ...]:
-    """Return all sets of layers that hold what their layers read from, the smaller first; only prefixes of the program
-    if there are more than IDEALS.
+    """Return the sets of layers that may run before a cut: all that contain every layer that theirs read from.
+
+    The empty set and all layers are among them, the smaller come first. If there are more than IDEALS, only the
+    prefixes of the program are returned.
     """
     made = {use.name: layer for layer, mine in _by_layer(program, cuts) for op in mine for use in op.outputs}
     needs = [
@@ -121,8 +124,9 @@ def _state_bytes(parts: Parts, ask: Ask) -> Array:
 
 
 def _operator_seconds(folding: Folding, ask: Ask) -> Array:
-    """Return the seconds of computation of each operator, forward and backward for one microbatch on one GPU:
-    [operators].
+    """Return the seconds of each operator's computation, forward and backward, [operators].
+
+    They are of one microbatch on one GPU, without a split.
     """
     whole = net(folding.program, folding.of, folding.runs)
     costs = costs_of(Case(whole, ask.training), ask, ())
@@ -133,8 +137,9 @@ def _operator_seconds(folding: Folding, ask: Ask) -> Array:
 
 
 def _as_pipeline(stages: Stages, chosen: Chosen) -> Pipeline:
-    """Return the chosen stages as a pipeline; `like` maps a stage to the first with equal layers, mesh, strategy and
-    Keep.
+    """Return the chosen stages as a pipeline, with the program's operators in the order of the stages.
+
+    `like` has for each stage the index of the first with equal layers, mesh, strategy and Keep.
     """
     ends = [stages.ideals[place.stop] for place in chosen.places]
     order = [layer for before, end in pairwise([frozenset[int](), *ends]) for layer in sorted(end - before)]
@@ -157,8 +162,7 @@ UNEVEN = 0.5  # of a layer's mean work: how far a cut may be moved to where less
 
 
 def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tuple[int, ...]:
-    """Return the index of the first operator of each layer and the end of the last: at most `most` layers of similar
-    work.
+    """Return the first operator of each layer, and the end of the last: at most `most` layers of similar work.
 
     work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut. Light instances of repeats are not
     cut; of too many cuts those stay where locally the fewest bytes cross, then those with the most even work.
@@ -172,8 +176,10 @@ def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tupl
 
 
 def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
-    """Return the possible cuts, 0 and the end included: all but those inside instances of repeats whose work is at most
-    `heaviest`. before: [operators + 1], work before each operator.
+    """Return the operators where a layer may begin, 0 and the end included, in order.
+
+    Left out are those inside instances of repeats whose work is at most `heaviest`. before: [operators + 1], work
+    before each operator.
     """
     inside: set[int] = set()
     for run in runs:
@@ -184,8 +190,9 @@ def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[i
 
 
 def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
-    """Return those of the cuts that no other one within `span` of work before or after beats in bytes crossing; equals
-    stay.
+    """Return those of the cuts `places` that fewest bytes cross within `span` of work before and after; equals stay.
+
+    before, crossing: work before, and bytes that cross, every possible cut, [operators + 1].
     """
     at, bytes_ = before[list(places)], crossing[list(places)]
     lows, highs = np.searchsorted(at, at - span, "left"), np.searchsorted(at, at + span, "right")
@@ -194,10 +201,10 @@ def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, spa
 
 
 def _balanced_cuts(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
-    """Return the cuts, first and last included, into most/2 to `most` layers with the least relative mean square of
-    work.
+    """Return the cuts into most/2 to `most` layers of the most even work, the first and last of `places` included.
 
-    before: work before each place. Assumes more than `most` layers between the places.
+    Most even: least sum of squares of work times the number of layers. before: work before each place. Assumes more
+    than `most` layers between the places.
     """
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf

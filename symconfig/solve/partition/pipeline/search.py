@@ -53,8 +53,10 @@ class Bounds:
     turns: int
 
     def step_s(self, place: Place) -> float:
-        """Return a lower bound in seconds on the step of every pipeline that contains this stage: its work and that of
-        the rest, each spread evenly over its GPUs, and the slower one again for all microbatches but one.
+        """Return a lower bound, in seconds, on the step of every pipeline that contains this stage.
+
+        It is its work and that of the rest, each spread evenly over its GPUs, and the slower one again for all
+        microbatches but one.
         """
         mine, others = self._shares(self.work, place)
         return mine + others + (self.turns - 1) * max(mine, others)
@@ -64,17 +66,16 @@ class Bounds:
         return max(self._shares(self.stored, place))
 
     def _shares(self, of: Array, place: Place) -> tuple[float, float]:
-        """Return the amount per GPU of the stage, and that of all other layers per GPU outside of it (0 if none is
-        left).
+        """Return (a stage's amount per its GPU, that of all other layers per GPU of the rest, or 0 if no GPU is left).
 
-        of: amounts by ideal.
+        of: amounts summed over the layers of each ideal.
         """
         whole, mine = float(of[-1]), float(of[place.stop] - of[place.first])
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
         return mine / gpus, (whole - mine) / rest if rest else 0.0
 
     def places(self, least: int) -> Iterator[Place]:
-        """Yield the possible stages of pipelines with at least `least` stages.
+        """Yield the possible stages (layers, part of the mesh) of pipelines with at least `least` stages.
 
         A stage leaves a layer and a GPU to each further stage. The whole mesh takes all layers, and is yielded only for
         least 1; on a part of the mesh a stage never has all layers.
@@ -97,9 +98,9 @@ class Bounds:
 def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float) -> Chosen | None:
     """Return the fastest pipeline of `least` to `most` stages that takes at most below_s seconds, or None.
 
-    Stages are those whose lower bounds fit memory and a limit of the step; the limit begins 25 % above the least bound
-    and grows by _WIDER until a pipeline below it is found or every stage was tried. Stages are solved on demand, which
-    changes `stages`.
+    Only stages whose lower bounds fit memory and a limit of the step are tried; the limit begins 25 % above the least
+    bound and grows by _WIDER until a pipeline below it is found or every stage was tried. Stages are solved on demand
+    and cached in `stages`.
     """
     able = (place for place in bounds.places(least) if bounds.memory(place) <= stages.ask.memory_limit)
     every = [(bounds.step_s(place), place) for place in able]
@@ -119,8 +120,7 @@ def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float
 
 
 def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int, most: int) -> Chosen | None:
-    """Return the fastest pipeline of these stages, or None if they cannot cover all layers and GPUs or none of them
-    fits.
+    """Return the fastest pipeline of the stages in `places`, or None if none covers all layers and GPUs and fits.
 
     Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
     A stage with n stages behind it holds min(n + 1, turns) microbatches in flight.
@@ -159,8 +159,9 @@ class _Entry:
 
 
 def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
-    """Return a solved stage's entry; for a float, a lower bound on a stage's whole step, an entry of bounds without a
-    stage.
+    """Return the entry of a stage: a solved one, or for a float, a lower bound on its whole step, one of bounds.
+
+    The latter has no `stage`, and seconds of which no stage on the place can take less. gpus: in units of `unit`.
     """
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
     if isinstance(stage, Stage):
@@ -172,8 +173,7 @@ def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _En
 def _cheapest(
     rows: Sequence[Sequence[_Entry]], last: int, gpus: int, least: int, most: int
 ) -> tuple[float, list[_Entry]]:
-    """Return the least step in seconds of `least` to `most` stages and these stages, first to last; (inf, []) if none
-    exist.
+    """Return (seconds of the least step, its stages, first to last) of `least` to `most` stages; (inf, []) if none.
 
     Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
     number of stages, the ideal before and the GPUs. rows: entries by the number of stages behind. last: index of the
@@ -184,8 +184,10 @@ def _cheapest(
     seconds = [np.array([(e.turn_s, e.busy_s) for e in some], np.float64).reshape(-1, 2) for some in rows]
 
     def sums(slowest_s: float) -> tuple[list[Array], list[Array]]:
-        """Return, by number of stages, the least sum from an ideal on with a number of GPUs, [ideals, gpus + 1], and
-        that with each entry as the first stage, [entries, gpus + 1]. slowest_s: limit of each stage's busy seconds.
+        """Return (sums, terms) by number of stages, if no stage has more than `slowest_s` busy seconds.
+
+        sums: least sum of the seconds of stages from an ideal on with a number of GPUs, [ideals, gpus + 1]. terms: that
+        with each entry as the first stage, [entries, gpus + 1]. Infinite where there are none.
         """
         none = np.full((last + 1, gpus + 1), np.inf)
         result, terms = [none.copy()], list[Array]()

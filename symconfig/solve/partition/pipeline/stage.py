@@ -93,7 +93,10 @@ class Stages:
         return self.ask.turns[0]
 
     def key(self, first: int, stop: int) -> Hashable:
-        """Return a hashable that stages' layers share if they are equal but for names, pins included; cached."""
+        """Return a hashable that the layers of two stages share if they are equal but for names, pins included. Cached.
+
+        first, stop: indices of the ideals between which the layers lie.
+        """
         known = self._keys.get((first, stop))
         if known is None:
             parts, start, end = self._range(first, stop)
@@ -102,15 +105,16 @@ class Stages:
         return known
 
     def _range(self, first: int, stop: int) -> tuple[Parts, int, int]:
-        """Return (parts, start, end): the layers between two ideals as operators [start, end) of the program in an
-        order that has the first ideal before and all other layers behind them.
+        """Return (parts, start, end): the layers between two ideals are operators [start, end) of the program `parts`.
+
+        The program is reordered so that the ideal `first` comes before them and all layers beyond `stop` behind them.
         """
         before, until = self.ideals[first], self.ideals[stop]
         parts, cuts = self.in_order([*sorted(before), *sorted(until - before), *sorted(self.ideals[-1] - until)])
         return parts, cuts[len(before)], cuts[len(until)]
 
     def in_order(self, layers: Sequence[int]) -> tuple[Parts, tuple[int, ...]]:
-        """Return the program with its layers in this order, and its cuts."""
+        """Return the program with its layers in this order, and its cuts: first operator of each layer, and the end."""
         if list(layers) == list(range(len(layers))):
             return self.parts, self.cuts
         ranges = [range(self.cuts[layer], self.cuts[layer + 1]) for layer in layers]
@@ -118,11 +122,11 @@ class Stages:
         return self.parts.reordered([index for operators in ranges for index in operators]), tuple(cuts)
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
-        """Return the fastest stage that fits, a float (lower bound on its step in seconds) if only solving it within
-        the memory limit can tell, or None if none fits.
+        """Return the fastest stage that fits, None if none does, or a float if only another run of the solver can tell.
 
-        On the first call the stage is solved without a limit, for ask.keeps[0] only, and cached. If that fits with
-        `alive` microbatches in flight, it is the answer; else what `stage` has cached; else its seconds are the bound.
+        The float is a lower bound on its step in seconds. On the first call the stage is solved without a limit, for
+        ask.keeps[0] only, and cached. If that fits with `alive` microbatches in flight, it is the answer; else what
+        `stage` has cached; else its seconds are the bound.
         """
         key = self.key(place.first, place.stop), place.mesh
         if key not in self._free:
@@ -135,8 +139,9 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage that fits with `alive` microbatches in flight, or None. Solved if necessary, and
-        cached.
+        """Return the fastest stage that fits with `alive` microbatches in flight, or None; cached.
+
+        The tensor solver is run only if the answer is not `known`.
         """
         known = self.known(place, alive)
         if isinstance(known, float):
@@ -157,8 +162,9 @@ class Stages:
         return self._solve(place, alive, self.ask)
 
     def _solve(self, place: Place, alive: int, ask: Ask) -> Stage | None:
-        """Return the stage that the tensor solver finds for a place with this request, or None if nothing fits; counts
-        the run in `solved`. The request's mesh and `alive` are replaced.
+        """Return the stage that the tensor solver finds for a place, or None if nothing fits; adds 1 to `solved`.
+
+        ask: the request, of which the mesh and the microbatches in flight are replaced by those given.
         """
         self.solved += 1
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
@@ -170,7 +176,7 @@ class Stages:
         return self._as_stage(answer, parts.shared(start, end), mesh.gpus)
 
     def _as_stage(self, answer: Partition, shared: Sequence[Parameter], gpus: int) -> Stage:
-        """Return a partition of the operators of a stage, which has the `shared` weights in common with others.
+        """Return a partition of a stage's operators as a stage. shared: weights that it has in common with others.
 
         turn_s and each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is
         the rest of the cost, plus a message with the gradients of the shared weights, split over the `gpus`.
