@@ -164,16 +164,12 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
         lambda row: row.generation == generation,
         lambda row: row.task == task,
     )
-    nested = [
-        (lambda row, same=same, far=far: same(row) and abs(log2(row.billions / billions)) <= far)
-        for same in alike
-        for far in DOUBLINGS
-    ]
-    # The rows of the first condition that ENOUGH of them meet; switches and recompute are counted over all sizes.
-    sized, flagged = (
-        next((rows for condition in conditions if len(rows := list(filter(condition, similar))) >= ENOUGH), [])
-        for conditions in (nested, alike)
+    matching = [list(filter(same, similar)) for same in alike]
+    near = (
+        [row for row in rows if abs(log2(row.billions / billions)) <= far] for rows in matching for far in DOUBLINGS
     )
+    # The rows of the first condition that ENOUGH of them meet; switches and recompute are counted over all sizes.
+    sized, flagged = (next((rows for rows in each if len(rows) >= ENOUGH), []) for each in (near, matching))
     columns = {
         **{name: [getattr(row, name) for row in sized] for name in ("tp", "pp", "vpp", "cp", "ep")},
         "micro-batch": [row.micro for row in sized],
