@@ -208,10 +208,10 @@ def _module(job: GraphJob) -> Source:
 
 
 def turns_of(wanted: int | None, source: Source, gpus: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try, rising: the wanted one, else up to `most` divisors of all batch dims,
-    without those that leave a size not whole. `thinned` chooses them, among them the largest with an example per GPU.
-    Without batch dims: the wanted one or 1, unchecked. Raises InputError if the wanted one does not divide the batch or
-    leaves a dim that is not whole.
+    """Return the numbers of microbatches to try, rising: the wanted one, else the divisors of all batch dims that
+    `thinned` picks (up to `most`, with the largest that has an example per GPU), less those of them that leave a size
+    not whole. Without batch dims: the wanted one or 1, unchecked. Raises InputError if the wanted one does not divide
+    the batch or leaves a dim that is not whole.
     """
     if not source.counts:
         return (wanted or 1,)

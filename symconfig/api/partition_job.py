@@ -141,8 +141,9 @@ def _stages(job: GraphJob, gpus: int) -> tuple[int, int] | None:
 def _read_pins(
     texts: tuple[str, ...], source: Source, turns: tuple[int, ...], mesh: Mesh, staged: bool
 ) -> tuple[Pin, ...]:
-    """Return the parsed pins. Raises InputError if one is malformed, names nothing in the graph or no level, or no
-    number of microbatches and mesh shape (`staged`: of any submesh) allows it.
+    """Return the parsed pins. Raises InputError if one is malformed, names nothing in the graph or no level, or if
+    pins, each alone or all of a node together, leave the node no row at any number of microbatches and mesh shape
+    (`staged`: of any submesh).
     """
     if not texts:
         return ()

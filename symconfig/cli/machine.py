@@ -89,8 +89,9 @@ def run_measure(arguments: argparse.Namespace) -> int:
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
-    """Return the zoo's cluster of this name; if there is none: None for a CPU (or unknown product) if no profile is to
-    be written. Raises InputError for a GPU without a cluster, and for a CPU with `out`.
+    """Return the zoo's cluster called `name`; if there is none: None for a CPU (or unknown product) if no profile is to
+    be written (`out`). Raises InputError for a GPU without a cluster, and for a CPU with `out`. product: this machine's
+    GPU or CPU; no cluster is looked up by it.
     """
     from symconfig.descriptor.load import load_cluster, zoo_clusters
 

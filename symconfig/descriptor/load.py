@@ -128,7 +128,8 @@ def load_cluster(name_or_path: str, base: Path | None = None, above: tuple[Path,
 
 
 def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
-    """Load a cluster of two kinds of GPUs by its name; None if the name is not that of such a cluster, or is a file's.
+    """Load a cluster of two kinds of GPUs by its name, such as `h100*16 + a100-80gb*16 over 400Gb/s`; None if the name
+    is not that of such a cluster, or is a file's.
 
     Paths of the kinds are relative to `base`. A network after `over` is that between the kinds, one GPU's speed unless
     it says otherwise. Raises InputError for kinds that cannot be loaded or cannot train together, and a wrong network.

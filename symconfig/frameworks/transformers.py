@@ -85,10 +85,11 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe")  # the bias of a choice is a param
 
 
 def written(how: Implementation, kind: str) -> Implementation:
-    """Return the implementation with the kernels that a family's Transformers class has instead of Llama's.
+    """Return the implementation with the kernels that a family's Transformers class has instead of Llama's: of norm,
+    activation, rotation, linear layers, experts' routing, and attention (`_attention`).
 
     kind: the model_type; one that builds another type's network counts as that. Only eager kernels change; those that
-    are fused, compiled or replaced by other libraries stay. Attention is that of `_attention`.
+    are fused, compiled or replaced by other libraries stay.
     """
     kernels, kind = how, SAME_NETWORK.get(kind, kind)
     if how.norm is NormKernel.EAGER:

@@ -221,7 +221,9 @@ def in_folder(path: Path) -> list[Path]:
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:
-    """Return one problem for each pair of files with common row ids, on the later one; the first file owns an id."""
+    """Return one problem for each pair of files with common row ids, on the later one, with the number of these ids and
+    the first of them; the first file owns an id.
+    """
     owner: dict[str, Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for path, content in files.items():

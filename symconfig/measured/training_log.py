@@ -317,9 +317,9 @@ class _Reader:
             mine[kind] = max(mine.get(kind, 0.0), peak_bytes)
 
     def _megatron(self, line: str) -> None:
-        """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps.
-
-        Later degrees and vocabulary sizes replace earlier ones; a step without a time between 0 and 1e12 s is skipped.
+        """Add steps, timers, memory, degrees (of a line with the world size) and the vocabulary size that Megatron-LM
+        prints; a line may hold several steps. Later degrees and vocabulary sizes replace earlier ones; a repeated
+        iteration keeps its first step. Steps and timers without a time between 0 and 1e12 s are skipped.
         """
         for report in _MEMORY.finditer(line):
             self._peak(int(report[1]), "allocated", float(report[3]) * MIB)

@@ -251,8 +251,8 @@ class Target:
         return self.variables(plan, *of)
 
     def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
-        """Return the files: from templates by name, then texts that no template has replaced; blank ones are left out.
-        of: further arguments of `variables`, for launchers. starts: how each launcher is started. Raises
+        """Return the files: from templates by name, without those that come out blank, then texts whose path no file
+        has yet. of: further arguments of `variables`, for launchers. starts: how each launcher is started. Raises
         InfeasibleError for what the target cannot express, InputError for a wrong template.
         """
         from symconfig.render.fill import filled  # whoever asks what an option means renders nothing

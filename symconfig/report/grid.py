@@ -328,7 +328,9 @@ def wrap(line: str, width: int) -> list[str]:
 
 
 def _command(line: str, indent: str, width: int) -> list[str]:
-    """Return a command as lines with trailing backslashes, broken only before options; later ones indented by 2."""
+    """Return a command as lines of up to `width`, where possible, with trailing backslashes; it is not broken between
+    an option and the one word behind it. The first starts with `indent`, later ones 2 further in.
+    """
     lines: list[str] = []
     for part in _options(line.strip()):
         if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:

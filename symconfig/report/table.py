@@ -58,7 +58,9 @@ def summary(plan: Plan) -> Iterator[str]:
 
 
 def step_sentence(plan: Plan, *, basis: bool = False) -> str:
-    """Return the step time with its 90 % interval (basis: and the runs that it rests on) and its two largest parts."""
+    """Return the step time with its 90 % interval, if known (basis: and the runs that it rests on), its two largest
+    parts, and in other precision than bf16 and fp16 the MFU of the bf16 peak, if the GPU has one.
+    """
     predicted = plan.best.predicted
     largest = _sorted(predicted.time)[:2]
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)

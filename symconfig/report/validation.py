@@ -99,8 +99,8 @@ def _skipped(scores: Sequence[Source]) -> str:
 
 
 def validation_data(scores: Sequence[Source]) -> dict[str, Any]:
-    """Return the scores as JSON, symconfig.validate/1: of each source its errors, of each scored row prediction and
-    measurement, and the skipped rows with reasons.
+    """Return the scores as JSON, symconfig.validate/1: `sources` with their errors, and beside them, for all sources,
+    `rows` (prediction and measurement of each scored row) and `skipped` (rows with reasons).
     """
     return {
         "schema": "symconfig.validate/1",

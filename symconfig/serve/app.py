@@ -105,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send(self, status: int, kind: str, text: str | None, **headers: str) -> None:
-        """Send a response of content type `kind`, with `headers` in addition to _HEADERS and over them; text: the body;
-        None if it is sent afterwards.
+        """Send a response of content type `kind`, with `headers` (named as they are sent) in addition to _HEADERS and
+        over them, and no Content-Length of its own; text: the body, whatever the method; None if it is sent afterwards.
         """
         self.send_response(status)
         for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():

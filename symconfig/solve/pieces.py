@@ -142,8 +142,9 @@ def pieces(
 def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: ConfigurationSet) -> Array:
     """Return a lower bound of the step in seconds, [n], for any request and policy: that of computation alone.
 
-    All microbatches are spread over the GPUs without a bubble; communication, and operators that move tokens to and
-    from experts, are left out.
+    Forward and backward of all blocks count, also of those beside the layers, such as embedding and head. All
+    microbatches are spread over the GPUs without a bubble; communication, and operators that move tokens to and from
+    experts, are left out.
     """
     where, kinds = lattice(request, grid), sequence(request.model)
     seconds = np.zeros(grid.size)
@@ -182,7 +183,8 @@ def _dominated(
 
 
 def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
-    """Return a mask, [n]: where passes of some layer take longer without CUDA graphs, as the GPU waits for the host.
+    """Return a mask, [n]: where forward and backward of some layer together take longer without CUDA graphs, as the
+    GPU waits for the host.
 
     costs: of the blocks, with graphs. Nothing counts as recomputed; blocks that are no layers are ignored.
     """

@@ -169,7 +169,7 @@ def blockers(request: Request) -> list[str]:
 
 
 def _grid(request: Request, scheme: Scheme) -> ConfigurationSet:
-    """Return the degrees and micro-batches of a scheme that the pins allow, before any constraint.
+    """Return tp, cp, ep, etp and micro-batches (not pp) of a scheme that the pins allow, before any constraint.
 
     Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), as do tp x cp and ep x etp;
     micro-batches divide the global batch. tp is at most the heads, above 1 with sequence parallelism, and shares heads
@@ -212,7 +212,9 @@ def _grid(request: Request, scheme: Scheme) -> ConfigurationSet:
 
 
 def shared(request: Request, scheme: Scheme) -> ConfigurationSet:
-    """Return the columns that all points of a scheme share: job, scheme, precision and chosen options."""
+    """Return the columns that all points of a scheme share: GPUs, global batch, sequence length, sequence parallelism,
+    cp_comm, precision and the options that the limits choose.
+    """
     return ConfigurationSet(
         world_size=request.gpus,
         global_batch=request.global_batch,

@@ -111,8 +111,8 @@ def _norms() -> None:
 
 
 def _attention() -> None:
-    """Patch the local attention core to accept context parallelism and MLA's own key and value sizes. Both concern only
-    its products; its one weight, a learnable softmax offset, is one number per head.
+    """Patch the local attention core's __init__ to accept context parallelism, and to drop MLA's own key and value
+    sizes. Both concern only its products; its one weight, a learnable softmax offset, is one number per head.
     """
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     core = module.DotProductAttention

@@ -95,7 +95,7 @@ def _rope_with_window(reader: Reading) -> None:
 
 
 def _rope_by_layer(reader: Reading) -> None:
-    """Set rope_layers from no_rope_layers (1: the layer has rope), or position "none" if no layer has rope.
+    """Set rope_layers, a bool per layer, from no_rope_layers (1: the layer has rope), or position "none" if none has.
 
     If that list is null or empty, every no_rope_layer_interval-th layer has no rope. Sets nothing if all layers have
     rope. An interval that is no integer >= 1, or a list other than a 0 or 1 for each layer, is recorded as a problem.

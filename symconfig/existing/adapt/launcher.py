@@ -188,7 +188,8 @@ def _without_derived(meaning: Meaning) -> Meaning:
 def _with_check(progress: Progress, check: Place, source: str, was: str, now: str) -> Progress:
     """Return the progress with a number replaced in a check that stops the script, or the check listed as unplaced.
 
-    check, source: its place and text. was, now: the number before and after; `was` must stand in it exactly once.
+    check, source: its place and text. was, now: the number before and after. The check is unplaced if `was` does not
+    stand in it exactly once, or if the edit changes what the script means or removes no stop.
     """
     draft, matches = progress.draft, list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
     if len(matches) == 1:

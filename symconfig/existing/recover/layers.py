@@ -111,7 +111,8 @@ def _of_pattern(out: Fields, text: str) -> None:
 def _variant(out: Fields, kind: str) -> None:
     """Record in `out` sparse attention (see `_indexer`), or gated delta nets as mixers of some layers.
 
-    Other variants, and a frequency that is missing or malformed, are refused in `out`.
+    kind: the variant's name; others, and a frequency that is missing or malformed, are refused in `out`. Sets nothing
+    if no layer is a gated delta net.
     """
     if kind == sparse.NAME:
         _indexer(out)

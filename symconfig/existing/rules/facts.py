@@ -238,7 +238,8 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp), of the layout if there is one; 1 if no option gives them.
+        """Return the model chunks per pipeline stage (vpp): of the layout, else by the layers per chunk, else the
+        number that is given, else 1.
 
         Raises NotKnown if the layers of a virtual stage do not divide those of a stage.
         """

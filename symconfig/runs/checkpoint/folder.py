@@ -241,7 +241,8 @@ def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
 
 def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
     """Return the pairs name: value of all levels (see `entries`) in a torch.save archive that fills `length` bytes (at
-    most MAX_BYTES are read) of a file from `start` on; {} if it is unreadable, truncated or no zip.
+    most MAX_BYTES are read) of a file from `start` on; {} if it is unreadable, truncated (also by that limit, as the
+    zip's directory is at its end) or no zip.
     """
     try:
         with file.open("rb") as stream:

@@ -131,9 +131,9 @@ def of_folder(checkpoint: Checkpoint, new: Plan, old: Plan | None = None) -> Loa
 
 
 def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, str]) -> bool:
-    """Return whether a rule applies to this kind, the old and the new release, and the facts in `changed`: one of
-    any_of (unless that is empty), all of all_of, none of none_of. Between frameworks only rules apply that are `across`
-    or name the fact "framework".
+    """Return whether a rule applies to this kind (its format, and its optimizer if the rule names any), the old release
+    as writer, the new one as reader, and the facts in `changed`: one of any_of (unless that is empty), all of all_of,
+    none of none_of. Between frameworks only rules apply that are `across` or name the fact "framework".
     """
     if kind.format not in rule.formats or (rule.optimizer and kind.optimizer not in rule.optimizer):
         return False

@@ -174,6 +174,7 @@ def _converted(training: WholeTraining, clock: _Clock, schedules_steps: bool) ->
     """Yield each field of iterations with its value before (unset ones' defaults) and after, rounded up; unchanged
     ones, too. lr_decay_iters is included if set, or if the run resumes with a scheduler of sequences,
     lr_wsd_decay_iters for WSD; the warmup is kept shorter than the decay. A scheduler that restarts at 0 warms up anew.
+    save_interval, eval_interval and eval_iters are scaled as a whole, of the others only what is not done yet.
     schedules_steps: whether the scheduler counts iterations, not sequences.
     """
 

@@ -179,11 +179,11 @@ def _contexts(question: Question) -> tuple[int, ...]:
 
 
 def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tried]:
-    """Return the actor's best plans for a job, each with its preferred feasible layouts, the shortest step first.
-
-    Colocated, it solves again with a larger memory margin (_LEFT) until a plan has a layout that meets the memory risk;
-    else the first plans are returned whose layouts fit without meeting it. fill: share of micro-batches' tokens that
-    are real; on: the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
+    """Return (plan, actor, its preferred feasible layouts) of each candidate of the actor's search that has any, in the
+    search's order; without candidates whose critic is infeasible. Colocated, it solves again with a larger memory
+    margin (_LEFT) until a layout meets the memory risk; else the first candidates are returned whose layouts fit
+    without meeting it. fill: share of micro-batches' tokens that are real; on: the division of the GPUs. Raises
+    InfeasibleError if no layout fits, or as the search.
     """
     unsure: list[Tried] = []
     full: list[Layout] = []

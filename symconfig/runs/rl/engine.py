@@ -165,8 +165,8 @@ class Engine:
         return result
 
     def _reductions_s(self, tokens: Array) -> Array:
-        """Return the seconds of two all-reduces of `tokens` hidden states per layer: after attention over tp, for
-        tokens / dp; after the MLP over all GPUs of the replica.
+        """Return the seconds that all layers together spend on their two all-reduces of `tokens` hidden states: after
+        attention over tp, for tokens / dp; after the MLP over all GPUs of the replica.
         """
         amount = tokens * self.model.hidden_size * ELEMENT_BYTES
         sums = ((amount / dp, float(gpus)) for dp, gpus in ((self.dp, self.tp), (1, self.gpus)))

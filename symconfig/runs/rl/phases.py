@@ -181,8 +181,9 @@ class Layout:
         return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
-        """Yield the phases of `phases` in order; those of a reference, critic or reward model only with one, host
-        copies only if they take time.
+        """Yield the phases in order: generation, weights to the engine, rewards, the actor's log-probabilities, the
+        reference's, values and updates of the critic, updates of the actor, copies to the host and back. Those of a
+        reference, critic or reward model only with one, host copies only if they take time.
         """
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}

@@ -143,8 +143,8 @@ class Trained:
         return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps: forward and backward times `fill` (the share of real
-        tokens), and data-parallel communication, optimizer and overhead, which do not depend on that.
+        """Return the seconds of `updates` optimizer steps: the predicted step times `fill` (the share of real tokens),
+        but data-parallel communication, optimizer and overhead, which do not depend on that, in full.
         """
         time = self.candidate.predicted.time
         fixed = sum(time.get(name, 0.0) for name in _FIXED)

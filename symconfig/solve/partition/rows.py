@@ -60,8 +60,9 @@ def _drop_costly_rows(
 ) -> bool:
     """Drop rows that cost more than their node's minimum plus what the sum of all minima in `alone` leaves of `upper`.
 
-    Return False, dropping none, if the minima exceed `upper`; else True. rows and alone (costs by node) are changed in
-    place; alone first gains the nodes `more`. With an infinite `upper`, nothing happens and True is returned.
+    A row costs its `cost` plus its `relative` / gamma (see `Costs.node`). Return False, dropping none, if the minima
+    exceed `upper`; else True. rows and alone (costs by node) are changed in place; alone first gains the nodes `more`,
+    also if False is returned. With an infinite `upper`, nothing happens and True is returned.
     """
     if upper == float("inf"):
         return True

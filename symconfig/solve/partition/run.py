@@ -165,8 +165,9 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
 
     The adaptive solver tries each case on every shape of the mesh. Left out: cases whose least bytes exceed the memory
     limit; more microbatches if memory ruled out nothing with fewer (not for EXACT); with symtensor, cases after the
-    first that fits. Unless ask.solver is ADAPTIVE, the exact solver then searches the tried cases and shapes, the
-    cheapest first, for less than the best (AUTO: only those with the best one's training).
+    first that fits; for ADAPTIVE, a case's further shapes once one has no solution and a best is known. Unless
+    ask.solver is ADAPTIVE, the exact solver then searches the tried cases and shapes, the cheapest first, for less than
+    the best (AUTO: only those with the best one's training).
     """
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Division | None]]()
     shapes = ask.mesh.shapes(FEW)

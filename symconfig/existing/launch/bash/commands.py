@@ -25,10 +25,11 @@ _OTHERS = re.compile(r"\s*import torch_npu\s*")
 
 
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run one command whose words are expanded; return its status.
+    """Run one command whose words, at least one, are expanded; return its status.
 
-    The script's functions take precedence, then the commands known here, also after `builtin` or `command`; others are
-    recorded by `_program`. Raises Leave, Exhausted, and InputError from files that are sourced.
+    The script's functions take precedence, then the commands known here, also after `builtin` or `command`; others go
+    to `_program`, which records them or interprets the shell code that they start. Raises Leave, Exhausted, and
+    InputError from files that are sourced.
     """
     name = "" if words[0].unknown else words[0].text
     if name in shell.state.functions:

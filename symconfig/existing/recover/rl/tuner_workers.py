@@ -327,7 +327,9 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting without the prefix megatron_extra_kwargs; for that key itself one setting per field of JSON."""
+    """Yield the setting without the prefix megatron_extra_kwargs, if it has that; for this key itself one setting per
+    field of its JSON object, nothing if its text is no such object.
+    """
     name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))

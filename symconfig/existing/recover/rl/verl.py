@@ -139,7 +139,8 @@ class Reader(Script):
         return packed
 
     def _filled(self, phase: str, cp: int, rl: Rl, role: str = "actor") -> Packed | None:
-        """Return a phase's micro-batches, by tokens (x `cp`) or by sequences; None if no option gives their size.
+        """Return a phase's micro-batches: by tokens (x `cp`) if it is dynamic, else by sequences, those of a rank or
+        its share of those of all ranks (x cp / GPUs, at least 1); None if no option gives their size.
 
         role: the model that reads them, which may pack.
         """

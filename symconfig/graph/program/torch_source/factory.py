@@ -251,8 +251,8 @@ def _chain_operator(program: Program, parts: Sequence[Operator]) -> Operator:
 def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
     """Yield a split for each loop that all parts with this loop can split.
 
-    sums: partial results reduced inside, those of the parts themselves and one for each part whose outputs lack the
-    loop; the last part's own partial result is not reduced unless another part's is.
+    sums: partial results reduced inside. For each part these are its own split's; if that has none, one if the part's
+    outputs lack the loop, but for the last part only if an earlier one had any.
     """
     for loop in loops:
         sums = 0

@@ -183,7 +183,9 @@ def _detach(call: Call) -> Answer:
 
 
 def _pixel_shuffle(call: Call) -> Answer:
-    """Return […, c * r * r, h, w] viewed as […, c, h * r, w * r]."""
+    """Return […, c * r * r, h, w] as […, c, h * r, w * r]: a view; a copy is recorded only if the channels cannot be
+    split into c, r and r (`Call.viewed`).
+    """
     x, times = call["self"], call["upscale_factor"]
     *outer, channels, height, width = call.shape(x)
     dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])
