@@ -206,7 +206,7 @@ def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Probl
     flag = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
     section, _, pin = field.partition(".")
     if section == "pins" and "--pin" in options:
-        field = f"--pin {pin}"
+        field = f"--pin {pin}".rstrip()
     elif flag in options:
         field = flag
     if problem.file or field == problem.field:

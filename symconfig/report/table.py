@@ -142,10 +142,12 @@ def _decided(plan: Plan, other: Candidate) -> str:
     one, two = plan.best.standing, other.standing
     if one is None or two is None:
         return ""
+    added = percent(two.score_s / other.predicted.step_s - 1, 0)
+    rare = f"Plan 2 has rare choices, for which {added} are added: {', '.join(two.unusual)}"
     if two.score_s > TIE * (plan.search.best_score_s or one.score_s):
-        added = percent(two.score_s / other.predicted.step_s - 1, 0)
-        return f"Plan 2 has rare choices, for which {added} are added: {', '.join(two.unusual)}."
-    return f"Plan 2 has more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
+        return f"{rare}."
+    plainer = f"more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
+    return f"{rare}; it has {plainer}" if two.unusual else f"Plan 2 has {plainer}"
 
 
 def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str, runs: str) -> str:

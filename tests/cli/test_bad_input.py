@@ -198,3 +198,10 @@ def test_hostile_words_reach_the_terminal_as_text(run: Run, asked: Asked, words:
     assert said.startswith("error: ")
     assert "\x1b" not in said
     assert len(said) < 2000
+
+
+def test_a_problem_of_several_pins_stands_at_the_option(run: Run) -> None:
+    job = "--model mixtral-8x7b --cluster h100 --gpus 8 --global-batch-size 64 --seq-length 4096"
+    ended = run("plan", *job.split(), "--pin", "paged_stash=on", "--pin", "dispatcher=hybridep")
+    assert ended.code != 0
+    assert "error: --pin: a paged stash needs an expert capacity" in ended.err
