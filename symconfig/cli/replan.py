@@ -142,8 +142,9 @@ def run_diff(arguments: argparse.Namespace) -> int:
 
 
 def run_checkpoint(arguments: argparse.Namespace) -> int:
-    """Print what a checkpoint is and, with --plan, whether it loads there (--old: the plan that wrote it); return 1 if
-    a plan was given and nothing loads, else 0. Raises InputError, also for an incomplete checkpoint and for --old
+    """Print what a checkpoint holds and, with --plan, whether that plan can load it; return 1 if it cannot, else 0.
+
+    --old names the plan that wrote the checkpoint. Raises InputError, also for an incomplete checkpoint and for --old
     without --plan.
     """
     from symconfig.report.checkpoint import contents, verdict

@@ -1,7 +1,7 @@
 """Megatron-LM's weight shards (GTP): their bytes and collectives by hand, and that nobody gets them unasked.
 
 Of Megatron-LM main, docs/api-guide/core/generalized_tensor_parallel.md: section 1.3 has the volumes, 3.1 the buffers,
-3.2 what data-parallel ranks reduce. tests/verify/test_rank_states.py has such ranks as Megatron-LM builds them.
+3.2 what data-parallel ranks reduce. tests/verify/test_megatron_rank.py has such ranks as Megatron-LM builds them.
 """
 
 from __future__ import annotations

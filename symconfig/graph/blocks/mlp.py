@@ -113,10 +113,11 @@ def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
-    """Append the clamp of `half` (gate or up) to the model's limits and return it, "NAME_clamped"; it saves its input.
+    """Append the operator that clamps `half` (gate or up) to the model's limits; return its output, "NAME_clamped".
 
-    Traffic is that of eager kernels: they clamp and join the halves again, four passes forward where one kernel makes
-    two; backward a masked copy of the gradient, joined again: five passes for three.
+    The operator saves its input for the backward. Traffic is that of eager kernels: they clamp and join the halves
+    again, four passes forward where one kernel makes two; backward a masked copy of the gradient, joined again: five
+    passes for three.
     """
     out = Tensor(f"{half.name}_clamped", half.dims)
     return ctx.build.elementwise(f"{half.name}_clamp", [half], out, saves=[half], traffic=(2, Fraction(5, 3)))
