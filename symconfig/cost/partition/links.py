@@ -145,8 +145,8 @@ def moved_cost(table: Table, amount: float) -> Array:
 def legs_cost(table: Table, legs: tuple[Leg, ...], times: float) -> Array:
     """Return the cost per step of a link's collectives (legs) for each pair of layouts in `table`, in its order.
 
-    times: how often the link occurs in the graph. A `gathered` leg counts only where the change of layout is nothing but
-    an all-gather. Cached; zeros without legs.
+    times: how often the link occurs in the graph. A `gathered` leg counts only where the layouts change by
+    an all-gather alone. Cached; zeros without legs.
     """
     total = np.zeros(table.digits.shape[1])
     for leg in legs:
