@@ -217,6 +217,20 @@ def test_defaults_are_each_program_s_own(
     assert (int(weights), round(states)) == width
 
 
+@pytest.mark.parametrize(("strategy", "copies"), [("FULL_SHARD", 2), ("NO_SHARD", 8), ("HYBRID_SHARD", 1)])
+def test_the_strategy_of_shards_decides_over_the_mesh(strategy: str, copies: int, tmp_path: Path) -> None:
+    config = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\n"
+        f"fsdp_config: {{fsdp_sharding_strategy: {strategy}}}\n"
+        "parallelism_config: {parallelism_config_dp_replicate_size: 2}\n"
+    )
+    line = f"accelerate launch --config_file {written(tmp_path, 'own.yaml', config)} run_clm.py --block_size 512"
+    line += " --per_device_train_batch_size 1 --model_name_or_path Qwen/Qwen3-0.6B"
+    found = audited(written(tmp_path, "run.sh", line))
+    assert found.judged is not None, found.unpredicted
+    assert found.judged.plan.best.configuration.instances == copies
+
+
 def tuned(job: dict[str, Any], **pins: str) -> Plan:
     return symconfig.plan("qwen3-8b", "h100", 8, pins=pins, top=1, **job).plan
 

@@ -7,7 +7,7 @@ Ulysses (verl/workers/engine/fsdp/transformer_impl.py, fsdp_utils.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -15,11 +15,10 @@ from symconfig.cost.framework import Bytes, Stepping
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
-from symconfig.frameworks.behaviour import LIGER, PROGRAMS, Switches, switched
+from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.known import TORCH_RELEASE, built
-from symconfig.plans.configuration import Precision, ZeroStage
 from symconfig.plans.plan import Target
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.prospect import Setup, recomputing
@@ -39,108 +38,53 @@ def adam(values: Values, at: str) -> Mapping[str, Any]:
     return {**EAGER_ADAM, "stepping": Stepping.IN_TURN} if in_turn else EAGER_ADAM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """Ranks of an FSDP trainer, and what they train on.
-
-    Args:
-        dp: replicas.
-        tp: ranks per layer.
-        ep: ranks that experts are split over.
-        sp: ranks per sequence (Ulysses).
-        copies: groups of GPUs that each hold all shards of a model.
-        room: tokens of a sequence, or of a packed micro-batch, over all its ranks.
-        micro: sequences per micro-batch.
-        microbatches: per update, over all replicas.
-        recompute: whether layers are recomputed.
-        every: one layer in this many is recomputed.
-        narrow: whether the model itself is in 16 bits, without a master copy.
-        program: kernels and framework fields that differ from plain FSDP.
-        liger: whether Liger's kernels are used.
-        streamed: whether shards, gradients and optimizer states are offloaded to the host.
-        whole: whether gathered weights stay from forward to backward, as in ZeRO 2.
-    """
-
-    dp: int
-    sp: int
-    room: int
-    microbatches: int
-    recompute: bool
-    every: int = 1
-    tp: int = 1
-    ep: int = 1
-    micro: int = 1
-    copies: int = 1
-    program: Switches = PROGRAMS["verl-fsdp", "fsdp"]
-    precision: Precision = "bf16"
-    narrow: bool = False
-    liger: bool = False
-    streamed: bool = False
-    whole: bool = False
-
-
-def ranks_of_verl(values: Values, role: str, optimizer: str, gpus: int) -> Ranks:
-    """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
-
-    There are copies if shards span fewer GPUs than all. optimizer: the section of the optimizer's keys.
-    """
-    sp, size = values.whole(f"{role}.configuration.cp") or 1, values.number(f"{role}.shards")
-    stepping = adam(values, f"{optimizer}.override_optimizer_config")
-    return Ranks(
-        dp=max(1, gpus // sp),
-        sp=sp,
-        room=0,
-        microbatches=0,
-        copies=int(gpus // size) if size is not None and 0 < size < gpus else 1,
-        recompute=values.switch(f"{role}.recomputes"),
-        narrow=values.text(f"{role}.dtype") in ("bf16", "bfloat16"),
-        liger=values.switch(f"{role}.liger"),
-        streamed=values.switch(f"{role}.streams"),
-        program=replace(PROGRAMS["verl-fsdp", "fsdp"], framework=stepping),
-    )
-
-
-def run(ranks: Ranks, model: Described, cluster: ClusterDescriptor) -> Run:
-    """Return the run of a model on FSDP ranks, no step around it: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
+def run(
+    model: Described,
+    cluster: ClusterDescriptor,
+    program: Switches,
+    *,
+    recompute: bool,
+    every: int = 1,
+    narrow: bool = False,
+    streamed: bool = False,
+    whole: bool = False,
+    **degrees: Any,
+) -> Run:
+    """Return the run of a model on FSDP ranks, no step around it: ZeRO 3, or ZeRO 2 if weights stay gathered.
 
     As many copies (`instances`) as GPUs, which is DDP, are priced in the same way, without overlapped gathering.
+
+    Args:
+        program: kernels and framework fields that differ from plain FSDP.
+        recompute: whether layers are recomputed, one in `every`.
+        narrow: whether the model itself is in 16 bits, without a master copy.
+        streamed: whether shards, gradients and optimizer states are offloaded to the host.
+        whole: whether gathered weights stay from forward to backward.
+        degrees: fields of the configuration: degrees, batch, tokens of a sequence over all its ranks.
     """
-    program, model = ranks.program, replace(model, model=built(model.model, "fsdp"))
-    if ranks.liger:
-        program = replace(program, implementation={**program.implementation, **LIGER})
-    # Offloaded shards are on the host; what a forward gathers of them, and keeps, is not.
-    away = ranks.streamed and not ranks.whole
+    model = replace(model, model=built(model.model, "fsdp"))
     framework = switched(FSDP, cluster.gpu.architecture, program)
-    framework = replace(framework, optimizer_instances=ranks.copies)
-    if ranks.narrow:
+    if narrow:
         moved = framework.adam_bytes / 2  # all that a step reads and writes is half as wide
         framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight, adam_bytes=moved)
-    if ranks.whole:  # the gathered copy is beside the shards, not a part of them
+    if whole:  # the gathered copy is beside the shards, not a part of them
         sizes = framework.bytes
         framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
-    sharded: ZeroStage = 2 if ranks.whole else 3
-    many, recomputed = ranks.dp * ranks.sp > 1, ceil(model.model.num_hidden_layers / ranks.every)
-    replicated = ranks.copies >= ranks.dp * ranks.tp * ranks.sp
-    again = recomputing(WHOLE, recomputed if ranks.every > 1 else 0) if ranks.recompute else {}
-    configuration = Setup(
-        tp=ranks.tp,
-        cp=ranks.sp,
-        ep=ranks.ep,
-        dp=ranks.dp,
-        micro=ranks.micro,
-        global_batch=ranks.microbatches * ranks.micro,
-        seq_length=ranks.room,
-        **again,
-        zero_stage=sharded,
-        precision=ranks.precision,
-        cp_comm="a2a" if ranks.sp > 1 else "p2p",
-        overlap_grad_reduce=many,
-        overlap_param_gather=many and not replicated,
-        optimizer_offload=float(ranks.streamed),
-        param_offload=away,
+    block = ceil(model.model.num_hidden_layers / every) if every > 1 else 0
+    plain = Setup(**degrees, **(recomputing(WHOLE, block) if recompute else {}))
+    framework = replace(framework, optimizer_instances=plain.instances)
+    ranks = plain.tp * plain.cp * plain.dp
+    configuration = replace(
+        plain,
+        zero_stage=2 if whole else 3,
+        cp_comm="a2a" if plain.cp > 1 else "p2p",
+        overlap_grad_reduce=plain.dp * plain.cp > 1,
+        overlap_param_gather=plain.dp * plain.cp > 1 and plain.instances < ranks,
+        optimizer_offload=float(streamed),
+        # Offloaded shards are on the host; what a forward gathers of them, and keeps, is not.
+        param_offload=streamed and not whole,
         moe_dispatcher="alltoall" if model.model.experts else None,
         grad_bytes=gradient_bytes(framework),
-        instances=ranks.copies,
         framework=framework,
         backend="fsdp",
         version=TORCH_RELEASE,

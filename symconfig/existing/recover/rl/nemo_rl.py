@@ -18,8 +18,8 @@ from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.rl import fsdp
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, megatron_options
-from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.script import PROMPT, Script, megatron_options
+from symconfig.existing.recover.rl.step import Alone, Packed
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.keys import Keys
@@ -96,23 +96,22 @@ class Reader(Script):
             return self.of_megatron(model, microbatches, length, micro, f"{_MEGATRON}.peft.target_modules")
         values = self.values
         eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
-        layers = fsdp.Ranks(
+        stepping = fsdp.adam(values, f"{_OPTIMIZER}.kwargs") if eager else {}
+        return fsdp.run(
+            model,
+            self.known_cluster,
+            Switches(framework=stepping, bytes=WIDE_FROZEN),  # it loads in fp32
+            recompute=values.switch(f"{_DTENSOR}.activation_checkpointing"),
+            streamed=values.switch(f"{_DTENSOR}.cpu_offload"),
             dp=self.replicas,
             tp=self._degree("tp"),
             ep=self._degree("ep"),
-            sp=self._degree("cp"),
-            room=length,
+            cp=self._degree("cp"),
             micro=micro,
-            microbatches=microbatches,
-            copies=values.whole(f"{_DTENSOR}.dp_replicate_size") or 1,
-            recompute=values.switch(f"{_DTENSOR}.activation_checkpointing"),
-            streamed=values.switch(f"{_DTENSOR}.cpu_offload"),
-            program=Switches(
-                framework=fsdp.adam(values, f"{_OPTIMIZER}.kwargs") if eager else {},
-                bytes=WIDE_FROZEN,  # it loads in fp32
-            ),
+            global_batch=microbatches * micro,
+            seq_length=length,
+            instances=values.whole(f"{_DTENSOR}.dp_replicate_size") or 1,
         )
-        return fsdp.run(layers, model, self.known_cluster)
 
     def megatron(self) -> tuple[Setting, ...]:
         """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
@@ -143,7 +142,7 @@ class Reader(Script):
             return []
         if (values.text(f"{_MEGATRON}.recompute_granularity") or "full") == "full":
             return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
-        modules = values.arguments.words(f"{_MEGATRON}.recompute_modules") or ("core_attn",)
+        modules = values.words(f"{_MEGATRON}.recompute_modules") or ("core_attn",)
         return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
 
     @property
@@ -158,7 +157,7 @@ class Reader(Script):
         model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
             run = self._step(model) if self._method == "grpo" else self._without_generation(model)
-        if self.problems or self.values.arguments.problems or run is None:
+        if self.problems or self.values.problems or run is None:
             raise self.refusal()
         return replace(run, assumed=(*run.assumed, *self.assumed))
 
@@ -229,28 +228,21 @@ class Reader(Script):
         micro = values.whole(f"{POLICY}.train_micro_batch_size") or 1
         tokens = self._room("train", micro) if self._packs else None
         packed = Packed.of(rl, micro, tokens=tokens, packs=False)
-        limit, packed = packed.room, packed.within(rl, self.replicas)
-        run = self._trained(model, packed.spread(rl, self.replicas), packed.room)
-        degrees = run.configuration
+        own = packed.within(rl, self.replicas)
+        run = self._trained(model, own.spread(rl, self.replicas), own.room)
         sequences = values.whole(f"{POLICY}.logprob_batch_size") or micro
         tokens = self._room("logprob", sequences) if self._packs else None
-        read = Packed.of(rl, sequences, tokens=tokens, packs=False).read(rl, degrees.dp)
-        waits = not values.switch("grpo.async_grpo.enabled")
-        many = self._packs and run.configuration.global_batch >= MANY * degrees.dp
-        step = Step(
-            trainer=self.trainer,
-            workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
-            fill=packed.fill(rl, run.configuration.global_batch),
-            read=read,
-            reference_read=read,
+        step = self.step(
+            rl,
+            run,
+            packed,
+            read=Packed.of(rl, sequences, tokens=tokens, packs=False).read(rl, run.configuration.dp),
             away=() if rl.placement == "split" else ("weights", "optimizer state"),
             reference="swapped",
-            waits=waits,
+            waits=not values.switch("grpo.async_grpo.enabled"),
             weight_bytes=1.0 if values.text(f"{_GENERATION}.vllm_cfg.precision") in _NARROW else 2.0,
             fused_logits=values.switch(f"{POLICY}.megatron_cfg.use_fused_linear_logprobs") and self.workers.options,
             chunked_logits=(values.number(f"{POLICY}.logprob_chunk_size") or 0) > 0,
-            assumed_lengths=self.assumes_lengths and not many,
         )
         key, left = "env.reward_model.enabled", run.assumed
         if values.switch(key):

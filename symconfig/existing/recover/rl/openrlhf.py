@@ -14,7 +14,7 @@ from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
+from symconfig.existing.recover.rl.script import PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -52,7 +52,7 @@ class Reader(Script):
         model = self.model("actor.model_name_or_path")
         values, rl = self.values, self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
-        if self.problems or values.arguments.problems or model is None or (rl is None and self._program == RAY):
+        if self.problems or values.problems or model is None or (rl is None and self._program == RAY):
             raise self.refusal()
         if rl is None:
             return self._without_generation(model)
@@ -186,23 +186,16 @@ class Reader(Script):
         With sleep (and no Adam offload) the optimizer state is offloaded. The reference is streamed if it is offloaded
         under ZeRO-3 and the actor has no adapter, else resident. The engine waits unless training is asynchronous.
         """
-        values, degrees, room = self.values, actor.configuration, actor.configuration.seq_length
-        read = self._room("rollout", rl).read(rl, degrees.dp)
+        values, degrees = self.values, actor.configuration
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
-        fill = packed.fill(rl, actor.configuration.global_batch)
         streams = self._streams and actor.described.model.adapter is None
-        many = values.switch("train.dynamic_batch_enable") and packed.spread(rl, degrees.dp) >= MANY * degrees.dp
-        return Step(
-            trainer=OPENRLHF,
-            workers=DEEPSPEED,
-            rl=rl.model_copy(update={"tokens_per_gpu": room // self._sharing}),
-            fill=fill,
-            critic_fill=fill,
-            read=read,
-            reference_read=read,
+        return self.step(
+            rl,
+            actor,
+            packed,
+            read=self._room("rollout", rl).read(rl, degrees.dp),
             away=("optimizer state",) if sleeps else (),
             reference="streamed" if streams else "resident",
-            assumed_lengths=self.assumes_lengths and not many,
             apart=frozenset(role for name, role in _APART.items() if name in self._pools),
             waits=not values.switch("train.async_enable"),
         )

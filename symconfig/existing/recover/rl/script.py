@@ -20,7 +20,7 @@ from symconfig.existing.launch.reading import Reading, Setting, Word, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.deepspeed_model import named_model, named_targets, with_adapter
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.existing.recover.zoo import zoo_match
@@ -113,7 +113,7 @@ class Script:
     assumed: list[Assumed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.values = Values(self.trainer, self.reading.options, self.keys)
+        self.values = Values(self.reading.options, trainer=self.trainer, keys=self.keys)
 
     @property
     def keys(self) -> Keys:
@@ -126,7 +126,7 @@ class Script:
 
     def refusal(self) -> InputError:
         """Return an InputError with all collected problems, without duplicates; it is not raised here."""
-        return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
+        return InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
         """Return the supplied model, else the one that an option names, with the script's adapter if `adapts`.
@@ -134,15 +134,12 @@ class Script:
         A model that has an adapter keeps its own. None with the reasons appended to `problems`.
         """
         try:
-            named = described(self.reading, self._setting(option), self.supplied)
+            named = described(self.reading, self.values.find(option), self.supplied)
             fields = self.adapter(named.model) if adapts and named.model.adapter is None else None
             return named if fields is None else adapted(named, self.reading, fields)
         except InputError as error:
             self.problems += error.problems
             return None
-
-    def _setting(self, option: str) -> Setting | None:
-        return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         """Return the fields of the LoRA or QLoRA adapter; None without a rank. All linear layers by default."""
@@ -222,13 +219,29 @@ class Script:
         }
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
+    def step(self, rl: Rl, actor: Run, packed: Packed, **own: Any) -> Step:
+        """Return the step around an actor's run, whose update has the micro-batches `packed` or smaller ones.
+
+        Samples are read in such micro-batches, too, unless `own`, which holds further fields, has others. Memory
+        depends on assumed lengths unless tokens fill the micro-batches, and at least `MANY` of them on each replica.
+        """
+        degrees = actor.configuration
+        rl = rl.model_copy(update={"tokens_per_gpu": -(-packed.room // degrees.cp)})
+        packed = packed.within(rl, degrees.dp)
+        fill = packed.fill(rl, degrees.global_batch)
+        full = packed.sequences is None and degrees.global_batch >= MANY * degrees.dp
+        read = own.get("read") or packed.read(rl, degrees.dp)
+        fields: dict[str, Any] = {"fill": fill, "critic_fill": fill, "read": read, "reference_read": read}
+        fields["assumed_lengths"] = self.assumes_lengths and not full
+        return Step(trainer=self.trainer, workers=self.workers, rl=rl, **fields | own)
+
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
         """Return the step with the reward model that `option` names, on GPUs of its own if `reward.gpus` is not 0.
 
         If the name tells no known model, the step is returned unchanged, and an assumption recorded that there is none.
         """
         try:
-            model = described(self.reading, self._setting(option), replace(self.supplied, model=None))
+            model = described(self.reading, self.values.find(option), replace(self.supplied, model=None))
         except InputError:
             why = "no name says which model it is, so that its memory and its time are not predicted"
             self.assumed.append(Assumed("reward model", "none", why, self.values.place(option)))

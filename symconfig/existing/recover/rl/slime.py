@@ -15,8 +15,8 @@ from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described, gpus_per_replica
-from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
+from symconfig.existing.recover.rl.script import PROMPT, Script, described, gpus_per_replica
+from symconfig.existing.recover.rl.step import Packed, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
@@ -76,7 +76,7 @@ class Reader(Script):
             self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
         else:
             rl = self._rl(served)
-        if self.problems or values.arguments.problems or rl is None:
+        if self.problems or values.problems or rl is None:
             raise self.refusal()
         return self._run(rl, trained)
 
@@ -149,7 +149,7 @@ class Reader(Script):
         unsaid = model_hidden(self.reading) or not names.given("num_layers") or self.values.given("spec")
         if self.supplied.model is not None or not unsaid:
             return megatron.run(whole, gpus, self.known_cluster, self.supplied)
-        model = described(self.reading, self.values.arguments.find("hf_checkpoint"), self.supplied)
+        model = described(self.reading, self.values.find("hf_checkpoint"), self.supplied)
         run = megatron.run(whole, gpus, self.known_cluster, replace(self.supplied, model=model.model))
         return replace(run, assumed=(*model.assumed, *run.assumed))
 
@@ -162,35 +162,26 @@ class Reader(Script):
         values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
         options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
         names = Namespace(tuple(options), flags(self.version()))
-        cp = names.whole("context_parallel_size")
         dp = max(1, gpus // gpus_per_replica(names))
         tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
-        room = None if tokens is None else tokens * cp
+        room = None if tokens is None else tokens * names.whole("context_parallel_size")
         packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
-        limit, packed = packed.room, packed.within(rl, dp)
-        room, batch = packed.room, packed.spread(rl, dp)
-        run = self._trained(names, gpus, batch, room)
+        own = packed.within(rl, dp)
+        run = self._trained(names, gpus, own.spread(rl, dp), own.room)
         if (group := in_a_row(run.configuration)) > 1:
-            batch = packed.spread(rl, dp, group)
-            run = replace(run, configuration=replace(run.configuration, global_batch=batch))
+            run = replace(run, configuration=replace(run.configuration, global_batch=own.spread(rl, dp, group)))
         # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.
-        read = packed.as_trained(rl, dp, group)
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
-        step = Step(
-            trainer=SLIME,
-            workers=MEGATRON,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // cp)}),
-            fill=packed.fill(rl, run.configuration.global_batch),
-            read=read,
-            reference_read=read,
+        step = self.step(
+            rl,
+            run,
+            packed,
+            read=own.as_trained(rl, dp, group),
             away=away,
             waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
             reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
             chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-            assumed_lengths=self.assumes_lengths
-            and not (values.switch("use_dynamic_batch_size") and batch >= MANY * dp),
         )
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
-        step = replace(step, critic_fill=step.fill)
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))

@@ -22,7 +22,7 @@ from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, 
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
-from symconfig.frameworks.behaviour import COMPILED, LOSSES, Switches, stepping
+from symconfig.frameworks.behaviour import COMPILED, LIGER, LOSSES, Switches, stepping
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 from symconfig.graph.implementation import LossKernel
@@ -62,7 +62,7 @@ class TunerWorkers(Script):
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
         self.trainer = self.tuner
-        self.values = Values(self.trainer, tuple(options), self.tuner.keys)
+        self.values = Values(tuple(options), trainer=self.trainer, keys=self.tuner.keys)
         own = {each.name.partition(".")[2]: each for each in options if each.name.startswith("fsdp_config.")}
         if own:  # Axolotl's, or the Trainer's in a YAML
             sharded = {name.removeprefix("fsdp_"): _SWITCHES.get(each.text, each.text) for name, each in own.items()}
@@ -181,7 +181,7 @@ class TunerWorkers(Script):
         """Return Liger's loss kernel (for pt and sft with the output layer), or for these TRL's tiled one, or None."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
-            return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
+            return LOSSES[deepspeed.liger_loss(self.values) if plain else "fused"]
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
@@ -287,41 +287,43 @@ class TunerWorkers(Script):
         strategy = next((word for word in given if word in _STRATEGIES), strategy)
         if strategy in map(str, range(1, 1 + len(_STRATEGIES))):
             strategy = _STRATEGIES[int(strategy) - 1]
-        kept = self.workers.name == SHARDS.name
-        copies = 1 if kept and strategy != _WHOLE else self.gpus
-        mesh = self.launched.parallel.get("dp_replicate_size")
-        if strategy in _HYBRID:
+        kept, mesh = self.workers.name == SHARDS.name, self.launched.parallel.get("dp_replicate_size")
+        copies = mesh if isinstance(mesh, int) and mesh > 0 else 1
+        if not kept or strategy == _WHOLE:  # replicas, whatever a mesh says
+            copies = self.gpus
+        elif strategy in _HYBRID:
             copies = self.reading.world.nodes or 1
-        elif kept and isinstance(mesh, int) and mesh > 0:
-            copies = mesh
         wide = not (self._in_16_bits or self.tuner.published) or (self.tuner.widens and sharded.get("version") == 2)
-        layers = fsdp.Ranks(
-            dp=self.replicas,
-            sp=self._sp,
-            room=length,
-            micro=micro,
-            microbatches=microbatches,
-            copies=copies,
+        program = Switches(
+            implementation={
+                **({"attention": "torch"} if self._eager else {}),
+                **(COMPILED if values.switch("torch_compile") else {}),
+                **(LIGER if values.switch("use_liger_kernel") else {}),
+            },
+            framework={
+                **(NARROW_REDUCTION if kept else {}),
+                **(EAGER_ADAM if values.text("optim") == "adamw_torch" else {}),
+            },
+            bytes=WIDE_FROZEN if wide else {},
+        )
+        run = fsdp.run(
+            model,
+            self.known_cluster,
+            program,
             recompute=self.recomputes,
             every=self.recomputed_every,
             narrow=self._in_16_bits and not kept,
-            liger=values.switch("use_liger_kernel"),
             whole=strategy in _ZERO_2,
             streamed=sharded.get("offload_params") is True or "OFFLOAD" in given,
-            program=Switches(
-                implementation={
-                    **({"attention": "torch"} if self._eager else {}),
-                    **(COMPILED if values.switch("torch_compile") else {}),
-                },
-                framework={
-                    **(NARROW_REDUCTION if kept else {}),
-                    **(EAGER_ADAM if values.text("optim") == "adamw_torch" else {}),
-                },
-                bytes=WIDE_FROZEN if wide else {},
-            ),
+            dp=self.replicas,
+            cp=self._sp,
+            micro=micro,
+            global_batch=microbatches * micro,
+            seq_length=length,
+            instances=copies,
             precision=precision,
         )
-        run, (optimizer, taken) = fsdp.run(layers, model, self.known_cluster), optimizer_of({}, values.arguments)
+        optimizer, taken = optimizer_of({}, values)
         made = replace(run.configuration, framework=stepping(run.configuration.framework, optimizer))
         return replace(run, optimizer=optimizer, configuration=made, assumed=(*run.assumed, *taken))
 

@@ -10,7 +10,7 @@ from math import ceil, log2
 from symconfig.descriptor.tuning import LossName, Preference, Rl
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import PROMPT
-from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.step import Alone, Packed
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.tuners import TRANSFORMERS
@@ -62,7 +62,7 @@ class Reader(TunerWorkers):
             got = f"{model.model.num_key_value_heads} heads for {self._sp} ranks"
             self.problems.append(self.problem("sequence_parallel_size", what, got=got))
         around = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
-        if self.problems or self.values.arguments.problems or around is None:
+        if self.problems or self.values.problems or around is None:
             raise self.refusal()
         return replace(around, assumed=(*around.assumed, *self.assumed))
 
@@ -141,20 +141,14 @@ class Reader(TunerWorkers):
         packed = packed.within(rl, self.replicas)
         run = self._trained(model, packed.spread(rl, self.replicas), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
-        room = run.configuration.seq_length
-        read = replace(packed, room=room).read(rl, self.replicas)
-        step = Step(
-            trainer=self.trainer,
-            workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self.sharing)}),
-            fill=packed.fill(rl, run.configuration.global_batch),
-            read=read,
-            reference_read=read,
+        step = self.step(
+            rl,
+            run,
+            packed,
             away=tuple(part for name, part in away if values.switch(name)),
             reference="resident",
             sleeps=values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0,
             waits=not values.switch("async_generate"),
-            assumed_lengths=self.assumes_lengths,
         )
         why = "its memory and its time are not predicted"
         left = [

@@ -3,7 +3,6 @@ themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,76 +60,56 @@ NEMO = Trainer(name=nemo_rl.FORMAT, release="0.7.0", dashes=("", "_"))
 
 _REFERENCE = "="  # before the key whose value is the default
 _NULL = ("", "null", "none", "~")
+_NOWHERE = Place("", 0, 0, 0, 0)  # of a default
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Settings of a trainer with its defaults, each by its field in the table or by its key.
-
-    Reading a malformed value records a problem in `arguments.problems`.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values(Arguments):
+    """A trainer's options with its defaults, each by its field in the table `keys`, by its key, or by its name."""
 
     trainer: Trainer
-    settings: Sequence[Setting]
     keys: Keys = field(default_factory=dict)
-    arguments: Arguments = field(init=False)
-    _completed: Arguments = field(init=False)
-    _names: dict[str, list[str]] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Keep the script's settings, and these over the defaults of all keys."""
-        arguments, top = Arguments(self.settings), Place("", 0, 0, 0, 0)
-        usual = ((name, key.unset) for name, key in self.keys.items() if key.unset is not None)
-        defaults = (Setting(name, name, (Word.of(str(value), top),), top) for name, value in usual)
-        object.__setattr__(self, "arguments", arguments)
-        object.__setattr__(self, "_completed", Arguments((*defaults, *self.settings), arguments.problems))
-        for name, key in self.keys.items():
-            self._names.setdefault(key.field, []).append(name)
+    def _names(self, key: str) -> list[str]:
+        return [name for name, each in self.keys.items() if each.field == key] or [key]
 
     def name(self, key: str) -> str:
-        """Return a field's key: the first of its keys that is given, else that has a default; itself if unknown."""
-        names = self._names.get(key, [key])
-        held = (name for arguments in (self.arguments, self._completed) for name in names if arguments.given(name))
-        return next(held, names[0])
+        """Return a field's key: the first of its keys that is given, else that has a default, else the first."""
+        names = self._names(key)
+        usual = (name for name in names if name in self.keys and self.keys[name].unset is not None)
+        return next(filter(self.given, names), next(usual, names[0]))
 
-    def _deciding(self, key: str) -> str:
-        """Return the key whose value or default holds: a default that refers to another key ("=key") is followed."""
-        usual = self.keys[name].unset if (name := self.name(key)) in self.keys else None
-        refers = isinstance(usual, str) and usual.startswith(_REFERENCE) and not self.arguments.given(name)
-        return self._deciding(str(usual).removeprefix(_REFERENCE)) if refers else name
+    def find(self, *names: str) -> Setting | None:
+        """Return the setting of a field or key (`names`: one), else the default's; a default "=key" is that key's."""
+        name = self.name(names[0])
+        if (setting := Arguments.find(self, name)) is not None:
+            return setting
+        usual = self.keys[name].unset if name in self.keys else None
+        if isinstance(usual, str) and usual.startswith(_REFERENCE):
+            return self.find(usual.removeprefix(_REFERENCE))
+        return None if usual is None else Setting(name, name, (Word.of(str(usual), _NOWHERE),), _NOWHERE)
 
-    def given(self, key: str) -> bool:
-        """Return whether the script gives a value for the key; defaults do not count."""
-        return self.arguments.given(self.name(key))
+    def given(self, *names: str) -> bool:
+        """Return whether the script gives a field or key (`names`: one); defaults do not count."""
+        return Arguments.find(self, *self._names(names[0])) is not None
+
+    def place(self, *names: str) -> Place | None:
+        """Return where the script gives a field or key (`names`: one); None if it does not."""
+        setting = Arguments.find(self, *self._names(names[0]))
+        return None if setting is None else setting.place
 
     def problem(self, key: str, what: str, file: str, **words: Any) -> Problem:
         """Return a problem about an option, with its place; if it is not given, with the file's name only."""
-        if (setting := self.arguments.find(self.name(key))) is not None:
+        if (setting := Arguments.find(self, *self._names(key))) is not None:
             return setting.problem(what, **words)
         return Problem(what, file, field=self.trainer.spelled(self.name(key)), **words)
 
-    def place(self, key: str) -> Place | None:
-        """Return where the script gives the value; None if it does not."""
-        return self.arguments.place(self.name(key))
-
-    def words(self, key: str) -> tuple[str, ...]:
-        """Return all values of a list in the script; empty if it is not given (defaults do not count)."""
-        return self.arguments.words(self.name(key))
-
-    def text(self, key: str) -> str | None:
-        """Return the script's value, else the default, as text; None if it is absent, empty, null or none."""
-        text = self._completed.text(self._deciding(key))
+    def text(self, *names: str) -> str | None:
+        """Return the value or default of a field or key (`names`: one); None if it is absent, null or none."""
+        text = Arguments.text(self, *names)
         return None if text is None or text.lower() in _NULL else text
 
-    def whole(self, key: str) -> int | None:
-        """Return the value or default as a positive integer; None if absent or, with a problem recorded, malformed."""
-        return None if self.text(key) is None else self._completed.whole(self._deciding(key))
-
-    def number(self, key: str) -> float | None:
-        """Return the value or default as a float; None if absent or, with a problem recorded, malformed."""
-        return None if self.text(key) is None else self._completed.number(self._deciding(key))
-
-    def switch(self, key: str) -> bool:
-        """Return whether the switch is on: without a value, or with any but FALSE and null; else its default."""
-        text = self._completed.text(self._deciding(key))
+    def switch(self, *names: str) -> bool:
+        """Return whether a switch is on: without a value, or with any but FALSE and null; else its default."""
+        text = Arguments.text(self, *names)
         return text == "" or (text is not None and text.lower() not in (*FALSE, *_NULL))

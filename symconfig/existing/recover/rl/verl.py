@@ -18,13 +18,14 @@ from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
-from symconfig.existing.recover.rl.script import EXPERTS, MANY, Script, gpus_per_replica
+from symconfig.existing.recover.rl.script import EXPERTS, Script, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.tuners import Trainer
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
+from symconfig.frameworks.behaviour import LIGER, PROGRAMS
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.frameworks.megatron.releases import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.plans.rl import PlannedReward, ReferencePlace
@@ -67,13 +68,12 @@ class Reader(Script):
         """
         self.problems += self._refused()
         model = self.model("actor.model")
-        rl, packed = self._rl(), None
-        if rl is not None:
-            packed = self._packed("actor", rl)
-        if self.problems or self.values.arguments.problems or model is None or rl is None or packed is None:
+        rl = self._rl()
+        packed = None if rl is None else self._packed("actor", rl)
+        if self.problems or self.values.problems or model is None or rl is None or packed is None:
             raise self.refusal()
-        actor, fill = self._trained("actor", model, rl, packed)
-        step = self._rewarded(self._step(rl, actor, packed, fill))
+        actor = self._trained("actor", model, rl, packed)
+        step = self._rewarded(self._step(rl, actor, packed))
         critic = None
         if rl.has_critic:
             own: Described | None = model
@@ -82,9 +82,10 @@ class Reader(Script):
             packed = self._packed("critic", rl)
             if own is None or packed is None or self.problems:
                 raise self.refusal()
-            critic, filled = self._trained("critic", own, rl, packed)
-            step = replace(step, critic_fill=filled)
-        if self.values.arguments.problems:
+            critic = self._trained("critic", own, rl, packed)
+            c = critic.configuration
+            step = replace(step, critic_fill=packed.within(rl, c.dp).fill(rl, c.global_batch))
+        if self.values.problems:
             raise self.refusal()
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
@@ -155,48 +156,40 @@ class Reader(Script):
         packs = values.switch(f"{role}.packs")
         return Packed.of(rl, sequences or 1, tokens=None if tokens is None else tokens * cp, packs=packs)
 
-    def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
-        """Return the step around the actor's run. fill: share of the actor's micro-batches that holds tokens, 0 to 1.
+    def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
+        """Return the step around the actor's run, whose update has the micro-batches `packed`.
 
-        Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is streamed.
+        Phases without a micro-batch of their own read in those. The reference of FSDP workers is streamed.
         """
-        values, degrees, room = self.values, actor.configuration, actor.configuration.seq_length
-        limit, own = packed.room, replace(packed, room=room)
+        values, degrees = self.values, actor.configuration
         phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
-        # Few micro-batches would be fewer, and not full, if sequences were shorter.
-        few = actor.configuration.global_batch < MANY * degrees.dp
-        read = {
-            phase: (self._filled(phase, degrees.cp, rl) or own).read(rl, degrees.dp, in_a_row(degrees))
-            for phase in ("rollout", "reference")
-        }
+        dynamic = all(values.switch(f"{phase}.dynamic") for phase in phases)
+        own = packed.within(rl, degrees.dp)
+        filled = (self._filled(phase, degrees.cp, rl) or own for phase in ("rollout", "reference"))
+        read, reference_read = (each.read(rl, degrees.dp, in_a_row(degrees)) for each in filled)
         parts = {"weights": "actor.away.weights", "optimizer state": "actor.away.states"}
         place: ReferencePlace = "offloaded" if values.switch("reference.offloaded") else "resident"
-        return Step(
-            trainer=self.trainer,
-            workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
-            fill=fill,
+        return self.step(
+            rl,
+            actor,
+            packed,
             fused_logits=values.switch("actor.fuses_logits"),
             scaled_logits=values.number("rollout.temperature") not in (None, 1.0),
-            read=read["rollout"],
-            reference_read=read["reference"],
+            read=read,
+            reference_read=reference_read,
             away=tuple(part for part, key in parts.items() if values.switch(key)),
             # FSDP's is offloaded whatever is said (transformer_impl.py: "We force reference policy to use CPUOffload").
             reference=place if self.workers.options else "streamed",
-            assumed_lengths=self.assumes_lengths
-            and (few or not all(values.switch(f"{each}.dynamic") for each in phases)),
+            **({} if dynamic else {"assumed_lengths": self.assumes_lengths}),
         )
 
     def _degree(self, role: str) -> int:
         """Return the ranks that share a sequence; 1 if not given."""
         return self.values.whole(f"{role}.configuration.cp") or 1
 
-    def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return (run of a role's trained model, share of its micro-batches that holds tokens). Raises InputError."""
-        make = self._of_megatron if self.workers.options else self._of_fsdp
-        run = make(role, model, rl, packed)
-        c = run.configuration
-        return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
+    def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
+        """Return the run of a role's trained model, with micro-batches limited to a replica's share."""
+        return (self._of_megatron if self.workers.options else self._of_fsdp)(role, model, rl, packed)
 
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
         """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError.
@@ -263,9 +256,8 @@ class Reader(Script):
         Raises InputError if shards or ranks of a sequence do not divide the GPUs, or the latter the key/value heads.
         """
         values, gpus, sp = self.values, self.trained_gpus, self._degree(role)
-        layers = fsdp.ranks_of_verl(values, role, SECTIONS[role] + ".optim", gpus)
-        size = values.number(f"{role}.shards")
-        if size is not None and layers.copies > 1 and gpus % size:
+        size = values.number(f"{role}.shards") or gpus
+        if 0 < size < gpus and gpus % size:
             raise InputError(self.problem(f"{role}.shards", "does not divide the GPUs", got=f"{size:g} on {gpus}"))
         if gpus % sp:
             raise InputError(
@@ -275,6 +267,21 @@ class Reader(Script):
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
             got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
             raise InputError(self.problem(f"{role}.configuration.cp", what, got=got))
-        packed = packed.within(rl, layers.dp)
-        layers = replace(layers, room=packed.room, microbatches=packed.spread(rl, layers.dp))
-        return fsdp.run(layers, model, self.known_cluster)
+        dp = gpus // sp
+        packed = packed.within(rl, dp)
+        program, liger = PROGRAMS["verl-fsdp", "fsdp"], LIGER if values.switch(f"{role}.liger") else {}
+        stepping = fsdp.adam(values, f"{SECTIONS[role]}.optim.override_optimizer_config")
+        return fsdp.run(
+            model,
+            self.known_cluster,
+            replace(program, framework=stepping, implementation={**program.implementation, **liger}),
+            recompute=values.switch(f"{role}.recomputes"),
+            narrow=values.text(f"{role}.dtype") in ("bf16", "bfloat16"),
+            streamed=values.switch(f"{role}.streams"),
+            dp=dp,
+            cp=sp,
+            micro=1,
+            global_batch=packed.spread(rl, dp),
+            seq_length=packed.room,
+            instances=int(gpus // size) if 0 < size < gpus else 1,
+        )
