@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from symconfig.descriptor import hub
-from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Adapter, AdapterTarget
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.run import Assumed, Described, Supplied
 from symconfig.existing.recover.zoo import by_name, zoo_match, zoo_near
-from symconfig.frameworks.deepspeed.adapters import target_modules
 
 Validated = TypeVar("Validated", bound=BaseModel)
 
@@ -40,7 +38,8 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
     """Return the supplied model, else that of config.json, else of a name, with the arguments' adapter.
 
-    None with what is missing or wrong in `problems`. Without a supplied model the zoo's equal one replaces it (`zoo`).
+    None with what is missing or wrong in `problems`. Unless it is supplied, the zoo's equal model replaces it. `zoo`
+    names the model without an adapter.
     """
     try:
         if supplied.model is None and reading.model_config is not None:
@@ -50,15 +49,16 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
     except InputError as error:
         problems += error.problems
         return None
+    name = zoo_match(base.model_copy(update={"adapter": None}))
     if base.adapter is not None:
-        return Described(base, _zoo_of(base), tuple(assumed))
+        return Described(base, name, tuple(assumed))
+    if name and supplied.model is None:
+        base = load_model(name)
     adapter = _adapter(arguments, base, assumed, problems)
     if adapter is None:
-        name = zoo_match(base)
-        same = load_model(name) if name and supplied.model is None else base
-        return Described(same, name, tuple(assumed), None if name else zoo_near(base))
+        return Described(base, name, tuple(assumed), None if name else zoo_near(base))
     model = _adapted(base, adapter, problems)
-    return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
+    return None if model is None else Described(model, name, tuple(assumed))
 
 
 def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
@@ -143,7 +143,7 @@ def with_adapter(
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter, or the zoo's model that equals it; None with what is wrong in `problems`.
+    """Return the base with the adapter; None with what is wrong in `problems`.
 
     A qwen base becomes qwen2 if the adapter has none of its own modules' names.
     """
@@ -152,9 +152,7 @@ def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -
     model_type = "qwen2" if foreign else base.model_type
     fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
     fields |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
-    model = _validated(ModelDescriptor, fields, problems)
-    name = None if model is None else _zoo_of(model)
-    return model if name is None else load_model(name)
+    return _validated(ModelDescriptor, fields, problems)
 
 
 def _validated(kind: type[Validated], fields: Mapping[str, object], problems: list[Problem]) -> Validated | None:
@@ -169,32 +167,3 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
             for item in error.errors()
         ]
         return None
-
-
-def _zoo_of(model: ModelDescriptor) -> str | None:
-    """Return the name of the zoo's model with equal base and adapter; None if there is none, or without an adapter."""
-    mine = zoo_match(model.model_copy(update={"adapter": None}))
-    if mine is None or model.adapter is None:
-        return None
-
-    def trained(one: ModelDescriptor) -> tuple[object, frozenset[str]]:
-        return one.adapter and one.adapter.model_dump(exclude={"target_modules"}), _modules(one)
-
-    for other in _adapted_zoo():
-        if trained(other) == trained(model) and zoo_match(other.model_copy(update={"adapter": None})) == mine:
-            return other.name
-    return None
-
-
-@cache
-def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
-    bases = {name for name, _ in hub.of_zoo()}
-    models = (load_model(name) for name in zoo_models() if name not in bases)
-    return tuple(model for model in models if model.adapter is not None)
-
-
-def _modules(model: ModelDescriptor) -> frozenset[str]:
-    try:
-        return frozenset(target_modules(model))
-    except InfeasibleError:  # one adapter on a fused layer has no name there
-        return frozenset(model.adapter.target_modules) if model.adapter else frozenset()

@@ -184,28 +184,22 @@ LORA = ("--lora_rank", "16", "--lora_alpha", "32", "--lora_dropout", "0.1")
         (*LORA, "--use_lora", "True", "--lora_modules", "q_proj", "k_proj", "v_proj", "o_proj"),
     ],
 )
-def test_an_adapter_is_an_argument_and_the_zoo_has_its_name(words: tuple[str, ...]) -> None:
+def test_an_adapter_is_an_argument(words: tuple[str, ...]) -> None:
     found = of(SIMPLE, *words, supplied=Supplied(model=load_model("llama2-70b"), seq_length=4096)).described
-    assert (found.model, found.zoo) == (load_model("llama2-70b-lora"), "llama2-70b-lora")
+    mine, theirs = found.model.adapter, load_model("llama2-70b-lora").adapter
+    assert {*mine.target_modules} == {*theirs.target_modules}
+    assert mine.model_copy(update={"target_modules": theirs.target_modules}) == theirs
+    assert found.zoo == "llama2-70b"
 
 
 def test_adapters_of_other_shapes_are_on_the_model() -> None:
     found = of(SIMPLE, "--use_lora", "--lora_target=all", "--load_in_4bit=True").described
     adapter = found.model.adapter
     assert (adapter.method, adapter.r, len(adapter.target_modules)) == ("qlora", 8, 7)
-    assert found.zoo is None
+    assert found.zoo == "llama2-7b"
     assert "rank of the adapters" in {item.what for item in found.assumed}
     assert of(SIMPLE, "--use_lora=False", "--lora_r=8").described.zoo == "llama2-7b"
     assert "embed_tokens" in refused(SIMPLE, "--lora_r=8", "--lora_target=embed_tokens")
-
-
-def test_the_zoo_s_name_is_for_its_adapter_alone() -> None:
-    base = Supplied(model=load_model("llama2-70b"), seq_length=4096)
-    four = "--lora_target=q_proj,k_proj,v_proj,o_proj"
-    for other in (("--lora_target=q_proj,k_proj,v_proj",), (four, "--lora_rank=8"), (four, "--qlora")):
-        found = of(SIMPLE, *LORA, *other, supplied=base).described
-        assert found.model.adapter is not None
-        assert found.zoo is None
 
 
 def test_every_argument_that_is_wrong_is_told_with_its_place() -> None:
