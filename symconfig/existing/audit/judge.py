@@ -15,9 +15,9 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.strict import problems
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
-from symconfig.existing.rules import megatron, rl
+from symconfig.existing.rules import megatron
 from symconfig.existing.rules.deepspeed import GRID
-from symconfig.existing.rules.rule import Language, rules_of
+from symconfig.existing.rules.rule import Language, bases_of, rules_of
 from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
@@ -103,12 +103,6 @@ def _task(run: Run) -> dict[str, object]:
 _GENERATES = ("generation", "weights to the engine")
 _READS = ("log-probabilities", "reference", "values")
 _REFERENCE = "reference"  # a part of a phase
-_LLAMA = (
-    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --vocab-size 32000 --swiglu "
-    "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope "
-    "--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 64 --bf16 "
-    "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
-)
 
 
 def out_of_memory(judged: Judged) -> Iterator[Problem]:
@@ -216,5 +210,5 @@ def _beyond_memory(plan: Plan, what: str, used: float, parts: Mapping[str, float
     return Problem(what, field="memory", got=f"{gib(used)} GiB, of which {most}", need=need, hint=hint)
 
 
-_LANGUAGE: Language[Judged] = Language(getattr, lambda *_: None, {}, {**rl.BASES, "LLAMA": _LLAMA})
+_LANGUAGE: Language[Judged] = Language(getattr, lambda *_: None, {}, bases_of("rl"))
 MEMORY, PHASES = (rules_of(file, _LANGUAGE, globals()) for file in ("prediction", "phases"))

@@ -178,7 +178,6 @@ def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
 
 
 NUMBER = ("num_experts", "num_moe_experts")
-_BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
@@ -191,13 +190,11 @@ def has_experts(out: Fields) -> bool:
 def expert_fields(out: Fields) -> None:
     """Record in `out` the fields of experts: sizes, biases (before core_v0.15 none), layers, router and auxiliary loss.
 
-    Without experts only a latent size is refused. To be called after the dense fields: if all layers have experts, a
-    dense intermediate_size that equals the experts' is set to 0.
+    Nothing without experts. To be called after the dense fields: if all layers have experts, a dense intermediate_size
+    that equals the experts' is set to 0. With a capacity factor, it is an assumption that no token is dropped.
     """
     args = out.args
     if not has_experts(out):
-        if args.integer("moe_latent_size"):
-            out.refuse("there are no experts on a smaller hidden size", "moe_latent_size", hint="--num-experts")
         return
     links.read(EXPERTS, out)
     biased = args.switch("add_bias_linear")
@@ -206,8 +203,16 @@ def expert_fields(out: Fields) -> None:
     for field in ("experts.expert_bias", "experts.router_bias"):
         out.put(field, biased and args.table.at_least("core_v0.15.0"), "add_bias_linear")
     _layers(out)
-    _router(out)
-    _balance(out)
+    # The first of several losses; other ways of balancing have none.
+    losses = args.words("moe_router_load_balancing_type") or ("aux_loss",)
+    weight = 0.0
+    with suppress(ValueError):
+        weight = float((args.words("moe_aux_loss_coeff") or ("0.0",))[0])
+    dests = ("moe_aux_loss_coeff", "moe_router_load_balancing_type")
+    out.put("experts.router_aux_loss_coef", weight if "aux_loss" in losses[0] else 0.0, *dests)
+    if args.value("moe_expert_capacity_factor") is not None:
+        why = "an expert's capacity is not modelled: nothing counts as dropped or padded"
+        out.assume("tokens of an expert", "all that are sent to it", why, "moe_expert_capacity_factor")
     # Where every layer has experts, `render` repeats their size as that of a dense layer.
     first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
     if (first, every) == (0, 1) and out.values.get("intermediate_size") == out.get("experts.moe_intermediate_size"):
@@ -252,49 +257,3 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     if not set(pattern) <= {0, 1}:
         raise ValueError("a list of 0 and 1")
     return experts
-
-
-def _router(out: Fields) -> None:
-    """Refuse in `out` a softmax over one chosen expert. With a capacity factor, assume that no token is dropped.
-
-    Also assume that a group's score sums its best expert (two with sigmoid) if the options sum another number.
-    """
-    args = out.args
-    top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
-    renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")
-    if top_k == 1 and renormalised and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
-        out.refuse(
-            "a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
-            "moe_router_topk",
-            got=1,
-            hint="--moe-router-pre-softmax",
-        )
-    if args.value("moe_expert_capacity_factor") is not None:
-        why = "an expert's capacity is not modelled: nothing counts as dropped or padded"
-        out.assume("tokens of an expert", "all that are sent to it", why, "moe_expert_capacity_factor")
-    chosen, best = out.values.get("experts.topk_group"), 2 if sigmoid else 1
-    if isinstance(chosen, int) and top_k // chosen != best:
-        why = f"the options have the sum of its best {top_k // chosen}, which costs the same"
-        out.assume("score of a group", f"the sum of its best {best}", why, "moe_router_group_topk")
-
-
-def _balance(out: Fields) -> None:
-    """Record in `out` the auxiliary loss's coefficient: the first of several, 0 for "none"; refuse other balancing."""
-    kinds = out.args.words("moe_router_load_balancing_type") or ("aux_loss",)
-    for kind in kinds:
-        if kind not in (*_BALANCING, "none"):
-            out.refuse(
-                "such balancing routes tokens in a way that is not described",
-                "moe_router_load_balancing_type",
-                got=kind,
-                need="aux_loss, seq_aux_loss, global_aux_loss or none",
-            )
-    first = 0.0
-    with suppress(ValueError):
-        first = float((out.args.words("moe_aux_loss_coeff") or ("0.0",))[0])
-    out.put(
-        "experts.router_aux_loss_coef",
-        0.0 if kinds == ("none",) else first,
-        "moe_aux_loss_coeff",
-        "moe_router_load_balancing_type",
-    )

@@ -105,65 +105,47 @@ class Reader:
         """
         names = self.names
         for dest, what in uncounted.refused(names):
-            yield self._problem(dest, f"{what} is not predicted")
+            yield names.problem(f"{what} is not predicted", dest)
         if options.precision(names) is None:
             yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
         if (stepped := optimizer(names)) is None:
             what = "only the states of Adam, SGD and Muon are known"
-            yield self._problem("optimizer", what, got=str(names["optimizer"]), need="adam, sgd or muon")
+            yield names.problem(what, "optimizer", got=str(names["optimizer"]), need="adam, sgd or muon")
         elif stepped.name == "muon" and not names.table.at_least(MUON_SINCE):
             what = f"Muon is predicted from {MUON_SINCE} on, whose ranks reduce and gather it otherwise than before"
-            yield self._problem("optimizer", what, got=names.table.version)
+            yield names.problem(what, "optimizer", got=names.table.version)
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
         beyond = [(dest, need) for dest, need in BOUNDS.items() if _beyond(names, dest, need)]
         for dest in filter(dict(beyond).get, names.written):
-            yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=BOUNDS[dest])
+            yield names.problem("is a number that no run has", dest, got=names[dest], need=BOUNDS[dest])
         if beyond:
             return
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         shards = names.whole(SHARDS, tp)
         if shards < tp or shards % tp:
-            problem = self._problem(SHARDS, "the weight shards cannot be divided", got=str(shards))
+            problem = names.problem("the weight shards cannot be divided", SHARDS, got=shards)
             yield Impossible.of(problem, "weight-shards-over-tp")
             return
         if self.gpus % (shards * pp * cp):
             first = f"tp {tp}" if shards == tp else f"shards {shards}"
-            problem = self._problem(
-                "tensor_model_parallel_size",
-                "these degrees do not divide the GPUs",
-                got=f"{self.gpus} GPUs for {first} x pp {pp} x cp {cp}",
-            )
+            got = f"{self.gpus} GPUs for {first} x pp {pp} x cp {cp}"
+            problem = names.problem("these degrees do not divide the GPUs", DEGREES["tp"], got=got)
             yield Impossible.of(problem, "gpus-over-degrees")
             return
         wide = options.precision(names) == "bf16" and names["optimizer"] != "muon" and not options.graphs(names)
         if shards > tp and not (wide and options.zero_stage(names) < 2):
             what = "weight shards beside low precision, fp16, CUDA graphs, Megatron-FSDP or Muon are not predicted"
-            yield self._problem(SHARDS, what)
+            yield names.problem(what, SHARDS)
         micro = names["micro_batch_size"]
         if not isinstance(micro, int) or micro < 1:
-            yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
+            yield names.problem("the micro-batch is not said", "micro_batch_size", need="a number")
         named = self.supplied.model.num_hidden_layers if self.supplied.model is not None else 0
         layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
         chunks = stages(names, layers, pp)[0] if layers else 1
-        group = names["microbatch_group_size_per_vp_stage"]
         if chunks is None:
-            yield self._problem(
-                "num_layers", "the layers do not divide over the chunks of these stages", got=f"{layers} on pp {pp}"
-            )
-        elif chunks > 1 and isinstance(group, int) and group < pp:
-            yield self._problem(
-                "microbatch_group_size_per_vp_stage",
-                "a group is no smaller than the pipeline",
-                got=str(group),
-                need=f"at least {pp}",
-            )
-
-    def _problem(self, dest: str, what: str, **words: str | None) -> Problem:
-        setting = self.names.setting(dest)
-        if setting is not None:
-            return setting.problem(what, **words)
-        return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
+            what = "the layers do not divide over the chunks of these stages"
+            yield names.problem(what, "num_layers", got=f"{layers} on pp {pp}")
 
     def _global(self, dp: int) -> int:
         """Return the global batch in sequences; micro-batch x dp if it is not given, as in Megatron-LM."""
@@ -245,11 +227,11 @@ class Reader:
             model,
             configuration,
             optimizer=optimizer(names) or Optimizer(),
-            assumed=(*self._impossible(descriptor, configuration), *self._assumed(descriptor, configuration, dp)),
+            assumed=tuple(self._assumed(descriptor, configuration)),
         )
 
-    def _impossible(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
-        """Yield assumptions for what Megatron-LM refuses: bf16 beside fp16; near-equal stages for a wrong split."""
+    def _assumed(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
+        """Yield assumptions: about what Megatron-LM refuses, batch, graphs, ignored options, offloaded activations."""
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
         dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)
@@ -262,14 +244,10 @@ class Reader:
             )
         if names["bf16"] and names["fp16"]:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
-
-    def _assumed(self, model: ModelDescriptor, configuration: Setup, dp: int) -> Iterator[Assumed]:
-        """Yield assumptions about the batch, CUDA graphs, ignored options and offloaded activations. dp: replicas."""
-        names = self.names
         if not names.given("global_batch_size"):
-            yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
+            yield Assumed("global batch", str(chosen.global_batch), "one microbatch, as Megatron-LM without the option")
         if (place := names.place("rampup_batch_size")) is not None:
-            yield Assumed("global batch", str(configuration.global_batch), "the batch at the end of its ramp", place)
+            yield Assumed("global batch", str(chosen.global_batch), "the batch at the end of its ramp", place)
         if options.graphs(names) and options.graphed(names, model.experts is not None) is None:
             parts = ", ".join(sorted(options.graphed_modules(names)))
             yield Assumed(
@@ -280,8 +258,8 @@ class Reader:
             )
         yield from uncounted.left_out(names)
         modules = names["offload_modules"]
-        if configuration.activation_offload and isinstance(modules, tuple):
-            usual = offloaded_modules(model, configuration.recompute_modules)
+        if chosen.activation_offload and isinstance(modules, tuple):
+            usual = offloaded_modules(model, chosen.recompute_modules)
             if set(modules) != set(usual):
                 yield Assumed(
                     "offloaded activations",

@@ -51,7 +51,7 @@ _STACKS = ("hybrid_stack_spec", "mamba_stack_spec")
 def refuse_undescribed(out: Fields) -> None:
     """Record in `out` a problem for each argument with a value that no descriptor covers; raises nothing.
 
-    Arguments that change no cost become assumptions, as does a specification of layers in Python if a model is named.
+    A specification of layers in Python becomes an assumption if a model is named.
     """
     args = out.args
     for dest, why in _DEFAULTS.items():
@@ -60,8 +60,6 @@ def refuse_undescribed(out: Fields) -> None:
     encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
-    if not _is_default(out, turned := "rotary_interleaved"):
-        out.assume(turned, "passed over", "rope turns other pairs of channels, which costs the same", turned)
     spec = args.words("spec")
     own = spec[-1:] and spec[-1] in _STACKS and any(map(args.given, PATTERN))
     if spec in ((), ("local",)) or spec[0] == _USUAL or own:
@@ -156,8 +154,7 @@ def position_fields(out: Fields, seq_length: int) -> None:
 def _scaling(out: Fields, kind: str) -> None:
     """Record in `out` the type of rope scaling: yarn, llama3 or linear; nothing without one.
 
-    MLA has YaRN by default; elsewhere it is refused in versions without --yarn-beta-fast. An assumption is recorded
-    where this version parses an option and ignores it.
+    MLA has YaRN by default; elsewhere it is refused in versions without --yarn-beta-fast.
     """
     args, field = out.args, "rope_scaling.rope_type"
     if out.latent:
@@ -174,17 +171,8 @@ def _scaling(out: Fields, kind: str) -> None:
         out.put(field, "yarn", *_TYPE)
     elif args.switch("use_rope_scaling"):
         out.put(field, "llama3", "use_rope_scaling")
-        fixed = megatron.LLAMA3_FIXED["factor"]
-        factor = args.number(fixed, "rope_scaling_factor")
-        if factor != fixed:
-            why = f"--rope-scaling-factor {factor:g} is parsed, but pretrain_gpt.py never passes it on"
-            out.assume("rope_scaling.factor", f"{fixed:g}", why, "rope_scaling_factor")
-    elif args.value(_LINEAR) and args.table.at_least("core_v0.19.0"):
+    elif args.value(_LINEAR) and args.table.at_least("core_v0.19.0"):  # releases before parse it, and pass it over
         out.put(field, "linear", _LINEAR)
-    elif args.value(_LINEAR):
-        parses = f"{args.table.version} parses --rotary-seq-len-interpolation-factor"
-        why = f"{parses}, but the model never gets it (it does from core_v0.19.0 on)"
-        out.assume("rope_scaling", "none", why, _LINEAR)
 
 
 _ACTIVATIONS = ("swiglu", "quick_geglu", "squared_relu", "bias_gelu_fusion")
@@ -203,15 +191,14 @@ def described(
     refuse_undescribed(out)
     links.read([*megatron.SHAPE, *megatron.ENDS], out)
     mixer_fields(out)
-    _attention(out)
+    heads, hidden = (out.args.integer(dest) for dest in ("num_attention_heads", "hidden_size"))
+    if out.args.integer("kv_channels") is None and hidden and heads and hidden % heads and out.whole:
+        what = "is not divisible by --num-attention-heads, and no --kv-channels is given"
+        out.problems.append(out.args.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}"))
     links.read(megatron.HEADS, out)
     factor_fields(out)
     position_fields(out, seq_length)
     links.read(megatron.NORMS, out)
-    if out.values.get("qk_norm") and out.values.get("qk_norm_of") != "unit" and out.values.get("norm") != "rmsnorm":
-        what = "norms of queries and keys are of the kind of all norms, and only RMSNorm is described there"
-        if out.holds("normalization"):
-            out.refuse(what, "qk_layernorm", got=out.args.word("normalization"))
     _activation(out)
     for field in ("mlp_bias", "attention_out_bias"):
         out.put(field, out.args.switch("add_bias_linear"), "add_bias_linear")
@@ -248,26 +235,6 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
     return Described(model, match, tuple(out.assumed), None if match else zoo.zoo_near(model))
 
 
-def _attention(out: Fields) -> None:
-    """Refuse in `out` heads that do not divide the hidden size without --kv-channels.
-
-    Assumptions: MLA has norms also without --qk-layernorm; --num-query-groups is idle without --group-query-attention.
-    """
-    args = out.args
-    heads, hidden, groups = (args.integer(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
-    if out.latent:
-        if out.whole and not args.switch("qk_layernorm"):
-            why = "the options have no --qk-layernorm; every published model has them, and they cost next to nothing"
-            out.assume("norms of latent queries and keys", "there", why, "multi_latent_attention")
-        return
-    if not args.switch("group_query_attention") and args.given("num_query_groups") and groups not in (1, heads):
-        why = "without --group-query-attention --num-query-groups counts for nothing"
-        out.assume("num_key_value_heads", heads, why, "num_query_groups")
-    if args.integer("kv_channels") is None and hidden and heads and hidden % heads and out.whole:
-        what = "is not divisible by --num-attention-heads, and no --kv-channels is given"
-        out.problems.append(args.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}"))
-
-
 def _activation(out: Fields) -> None:
     """Record in `out` the activation and whether the MLP is gated; refuse combinations that are none in the table.
 
@@ -280,8 +247,7 @@ def _activation(out: Fields) -> None:
     if not given:  # the kernel fused with the bias is the tanh form, the plain one the exact
         act = "gelu_tanh" if args.switch("add_bias_linear") and args.switch("bias_gelu_fusion") else "gelu"
     elif not act:
-        words = ((option, f"{value:g}" if isinstance(value, float) else str(value)) for option, value in given.items())
-        got = " ".join(option if value == "True" else f"{option} {value}" for option, value in words)
+        got = " ".join(option if value is True else f"{option} {value}" for option, value in given.items())
         limit, offset = megatron.CLAMPED_SWIGLU_LIMIT, megatron.CLAMPED_SWIGLU_OFFSET
         need = f"one, or --quick-geglu with clamp {limit:g} and offset {offset:g}"
         dests = ("quick_geglu", "activation_func_clamp_value", "glu_linear_offset", "squared_relu")

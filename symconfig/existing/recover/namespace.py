@@ -17,9 +17,9 @@ class Namespace(Mapping[str, Value]):
     """Values of one Megatron-LM version's parser: `names["hidden_size"]`; None if there is neither value nor default.
 
     The last of a repeated option wins, as in argparse. An option that only other versions have is read as the nearest
-    version does (`foreign`); one in no version is in `unknown`. A value that the parser refuses is in `problems`, and
-    is read as another version does if any accepts it. Otherwise, and if its text is not known, it is in `dark`: reading
-    it gives the default and records it in `missed`, so that callers know whether the value was needed.
+    version does (`foreign`); one in no version is in `unknown`. A value that the parser refuses is in `problems`. It,
+    and a value whose text is not known, is in `dark`: reading it gives the default and records it in `missed`, so that
+    callers know whether the value was needed.
     """
 
     def __init__(self, settings: Sequence[Setting], table: FlagTable) -> None:
@@ -41,8 +41,8 @@ class Namespace(Mapping[str, Value]):
         """Record one setting's value in place of an earlier one of its destination.
 
         An option of no version goes to `unknown` and sets nothing, one of other versions is also in `foreign`. An
-        unknown value goes to `dark`, a refused one to `problems`, and to `dark` if no version parses it. `repeated`
-        gets a readable value that follows another one of the same option.
+        unknown value goes to `dark`, a refused one to `problems`, too. `repeated` gets a readable value that follows
+        another one of the same option.
         """
         flag = self.table.flags.get(setting.name)
         if flag is None:
@@ -62,10 +62,8 @@ class Namespace(Mapping[str, Value]):
             words = setting.text
             refused = setting.problem("has a value that the parser refuses", got=words or "nothing", need=str(error))
             self.problems.append(refused)
-            value = _parsed_by_any_version(setting)
-            if value is None:
-                self.dark[flag.dest] = refused
-                return
+            self.dark[flag.dest] = refused
+            return
         before = self.setting(flag.dest)
         if before is not None and before.name == setting.name:
             self.repeated.append(setting)
@@ -180,18 +178,6 @@ def _of_nearest_version(name: str, version: str) -> Flag | None:
     mine = order.index(version)
     having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
     return flags(having[0]).flags[name] if having else None
-
-
-def _parsed_by_any_version(setting: Setting) -> Value:
-    """Return the value as parsed by the newest version that accepts it; None if none does."""
-    for version in reversed(versions()):
-        flag = flags(version).flags.get(setting.name)
-        try:
-            if flag is not None:
-                return parsed(flag, setting.texts, setting.name)
-        except ValueError:
-            continue
-    return None
 
 
 def version_of(names: Sequence[str]) -> str:

@@ -146,12 +146,3 @@ def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> Mo
         if all(mine.get(shape) == theirs.get(shape) for shape in _SHAPES) and fits(other)
     )
     return named(candidates[0][1]) if candidates else None
-
-
-def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """Return the zoo's model by its Hugging Face id in lower case, with or without the owner; None if there is none."""
-    for model, _ in _zoo():
-        theirs = (model.huggingface_id or "").lower()
-        if theirs and name in (theirs, theirs.rpartition("/")[2]):
-            return model
-    return None

@@ -15,7 +15,7 @@ from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
-from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, rules_of
+from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, bases_of, rules_of
 from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing
@@ -352,16 +352,7 @@ NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {
     "stated": lambda facts, path: path.rpartition(".")[2] in facts.section(*path.split(".")[:-1]),  # with any value
     "fails": lambda facts, name: _failing(facts, name) is not None,
 }
-_MICRO = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}'
-_STAGE2 = '"zero_optimization": {"stage": 2, "overlap_comm": true'
-# How examples begin; each closes the braces that are open.
-BASES = {
-    "MICRO": _MICRO,
-    "STEPS": _MICRO.replace(" 1,", ' 1, "gradient_accumulation_steps": 8,'),
-    "STAGE2": f"{_MICRO}, {_STAGE2}",
-    "BATCH": f'{{"bf16": {{"enabled": true}}, "data_types": {{"grad_accum_dtype": "fp32"}}, {_STAGE2}}}',
-}
-LANGUAGE = Language(_value, _problem, NAME_TESTS, BASES)
+LANGUAGE = Language(_value, _problem, NAME_TESTS, bases_of("deepspeed"))
 
 KEYS, *_OTHERS = (
     rules_of(file, LANGUAGE, globals())

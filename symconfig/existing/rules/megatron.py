@@ -14,7 +14,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron_checks, megatron_options
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
-from symconfig.existing.rules.rule import OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
+from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
@@ -28,12 +28,6 @@ LEVELS, POSITIONS = "hierarchical_context_parallel_sizes", "position_embedding_t
 LOSSES = "moe_router_load_balancing_type"
 ROPES = ("rope", "yarn", "mrope")
 TABLE = {**vars(constraints), **vars(option_constraints), **vars(sparse)}
-_MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048"
-_KERNELS = "--disable-bias-linear --moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-aux-loss-coeff 0.01"
-BASES = {
-    "EIGHT": f"{_KERNELS} --num-experts 8",
-    "PLAIN": f"{_MODEL} --micro-batch-size 1 --global-batch-size 64",
-}
 
 
 def absent(facts: MegatronFacts, dest: str) -> bool:

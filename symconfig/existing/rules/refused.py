@@ -10,7 +10,7 @@ from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import PER_CHUNK, MegatronFacts, NotKnown
-from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severity
+from symconfig.existing.rules.rule import BASES, GPUS_PER_NODE, Rule, Severity
 from symconfig.formats import megatron
 from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
@@ -223,7 +223,7 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
         f"--recompute-granularity {v}" + " --recompute-method uniform --recompute-num-layers 1" * (v == "full")
     ),
     "recompute_modules": lambda v, _: f"--recompute-modules {' '.join(v)}",
-    "zero_stage": lambda v, _: "" if v else UNSHARDED,
+    "zero_stage": lambda v, _: "" if v else BASES["UNSHARDED"],
     "grad_bytes": lambda v, _: "--grad-reduce-in-bf16" * (v == 2),
 }
 

@@ -13,7 +13,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, Values, Workers, of_verl
-from symconfig.existing.rules.rule import Finding, Language, Lookup, rules_of
+from symconfig.existing.rules.rule import Finding, Language, Lookup, bases_of, rules_of
 from symconfig.formats.tuners import SWIFT, Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
@@ -85,42 +85,6 @@ _PACKED = {
     OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
 }
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
-_VERL = (
-    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
-    "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
-    "trainer.n_gpus_per_node=8 trainer.nnodes=1"
-)
-_RAY = (
-    "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1 "
-    "--actor.num_gpus_per_node 8 --ref.num_nodes 1 --ref.num_gpus_per_node 8 --reward.remote_url reward.py "
-    "--algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --vllm.num_engines 4 "
-    "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep "
-    "--ds.packing_samples --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.gpu_memory_utilization 0.4"
-)
-# Scripts that break no rule, which examples begin with; what follows wins.
-BASES = {
-    "VERL": _VERL,
-    "DYNAMIC": f"{_VERL} actor_rollout_ref.actor.use_dynamic_bsz=True",
-    "RAY": _RAY,
-    "RAY_AWAKE": _RAY.replace("--ds.enable_sleep ", ""),
-    "GRPO": (
-        "accelerate launch --num_machines 1 --num_processes 8 trl/scripts/grpo.py --model_name_or_path Qwen/Qwen3-0.6B "
-        "--dataset_name trl-lib/tldr --use_vllm true --vllm_enable_sleep_mode true --num_generations 8 "
-        "--per_device_train_batch_size 4 --max_prompt_length 512 --max_completion_length 512"
-    ),
-    "SWIFT": (
-        "torchrun --nnodes 1 --nproc_per_node 8 swift/cli/sft.py --model Qwen/Qwen3-0.6B --dataset x --tuner_type full "
-        "--torch_dtype bfloat16 --max_length 2048"
-    ),
-    "FACTORY": (
-        "torchrun --nnodes 1 --nproc_per_node 8 src/train.py --stage sft --model_name_or_path Qwen/Qwen3-0.6B "
-        "--finetuning_type full --cutoff_len 2048 --per_device_train_batch_size 1"
-    ),
-    "NEMO": (
-        "python examples/run_grpo.py policy.model_name=Qwen/Qwen3-0.6B cluster.gpus_per_node=8 "
-        "policy.dtensor_cfg.enabled=true policy.max_total_sequence_length=2048 data.max_input_seq_length=1024"
-    ),
-}
 
 
 def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
@@ -275,6 +239,6 @@ LANGUAGE: Language[RlFacts] = Language(
     _value,
     lambda facts, about, texts, row: facts.problem(about[0], **texts),
     {"given": lambda facts, name: facts.values.given(name)},
-    BASES,
+    bases_of("rl"),
 )
 RULES = rules_of("rl", LANGUAGE, globals())

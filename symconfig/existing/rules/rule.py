@@ -20,15 +20,6 @@ Severity = Literal["error", "warning", "note"]
 Facts = TypeVar("Facts")
 
 GPUS_PER_NODE = 8
-# A dense model on eight replicas that breaks no rule. Examples with a --hidden-size and layers of their own are whole;
-# the others stand behind this.
-BASE = (
-    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
-    "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
-    "--overlap-param-gather"
-)
-# The same, of which every replica has the whole optimizer.
-UNSHARDED = BASE.replace("--use-distributed-optimizer ", "").replace(" --overlap-param-gather", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +184,14 @@ class _Case(Generic[Facts]):
             return None
 
 
+def bases_of(framework: str) -> Mapping[str, str]:
+    """Return the beginnings of examples by name, those that others begin with put in."""
+    bases: dict[str, str] = {}
+    for name, text in rows_of("bases")[framework].items():
+        bases[name] = Template(text).substitute(bases)
+    return bases
+
+
 def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) -> tuple[Rule[Facts], ...]:
     """Return the rules of rows/{name}.yaml. Raises KeyError if one needs a function and `checks` lacks its name."""
     return tuple(_rule(name, row, language, checks) for name, row in rows_of(name).items())
@@ -242,6 +241,10 @@ def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
                     return
 
     return check
+
+
+BASES = bases_of("megatron")
+BASE = BASES["WHOLE"]  # before examples that have no --hidden-size
 
 
 def filled_with(part: Any, word: str) -> Any:

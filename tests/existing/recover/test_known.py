@@ -7,7 +7,6 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
 from symconfig.existing.recover.model import described
-from symconfig.existing.recover.vocabulary import BY_NAME, size_by_name
 from symconfig.existing.recover.zoo import by_name, differing, meaning, model_of, models
 from symconfig.graph.model import parameters
 from tests.existing.recover.options import NEWEST, names_of
@@ -81,6 +80,7 @@ QWEN = (
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/Llama-2-13b-hf", NEWEST, 32000, True),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/llama-2-7b/tokenizer.model", NEWEST, 32000, True),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model EleutherAI/gpt-neox-20b", NEWEST, 50277, True),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model x/mistral-7b-v0.3-ours", NEWEST, 32768, True),
         (
             "--vocab-size 64000 --tokenizer-type SentencePieceTokenizer --tokenizer-model ours.model",
             NEWEST,
@@ -116,8 +116,3 @@ def test_a_model_of_the_same_shapes_lends_its_own() -> None:
 def test_nobody_says_it() -> None:
     with pytest.raises(InputError, match="--vocab-size: the vocabulary's size is not said"):
         described(names_of(SHAPE), seq_length=2048)
-
-
-def test_the_longest_start_of_a_name_counts() -> None:
-    assert size_by_name("mistral-7b-v0.3-instruct") == BY_NAME["mistral-7b-v0.3"]
-    assert size_by_name("unheard-of") is None
