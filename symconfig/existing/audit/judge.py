@@ -4,7 +4,7 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.rules import megatron
 from symconfig.existing.rules.deepspeed import GRID
-from symconfig.existing.rules.rule import Language, bases_of, rules_of
+from symconfig.existing.rules.rule import Check, Language, bases_of, rules_of
 from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
@@ -133,20 +133,30 @@ def little_room(judged: Judged) -> Iterator[Problem]:
         )
 
 
-def engine_share_too_large(judged: Judged) -> Iterator[Problem]:
-    yield from _too_full(judged.plan, _GENERATES, "a smaller share, or offload of the actor's parameters and optimizer")
+def _too_full(concerns: Callable[[str], bool], hint: str, *, sure: bool = False) -> Check[Judged]:
+    """Return a check that yields one problem if phases whose names it `concerns` exceed the GPU's memory.
+
+    Nothing if that depends on assumed lengths of sequences, unless it is `sure`.
+    """
+
+    def check(judged: Judged) -> Iterator[Problem]:
+        plan = judged.plan
+        over = [each for each in plan.steps[0].phases if concerns(each.name) and each.bytes > _gpu_bytes(plan)]
+        if over and (sure or not judged.by_assumed_lengths):
+            yield _fullest(plan, over, "runs out of memory", hint)
+
+    return check
 
 
-def log_probabilities_too_large(judged: Judged) -> Iterator[Problem]:
-    if not judged.by_assumed_lengths:
-        yield from _too_full(judged.plan, _READS, "fewer tokens in a micro-batch of log-probabilities")
-
-
-def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
-    if not judged.by_assumed_lengths:
-        ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
-        updates = [phase.name for phase in judged.plan.steps[0].phases if phase.name not in (*_GENERATES, *_READS)]
-        yield from _too_full(judged.plan, updates, ways)
+engine_share_too_large = _too_full(
+    lambda name: name in _GENERATES, "a smaller share, or offload of the actor's parameters and optimizer", sure=True
+)
+log_probabilities_too_large = _too_full(
+    lambda name: name in _READS, "fewer tokens in a micro-batch of log-probabilities"
+)
+update_out_of_memory = _too_full(
+    lambda name: name not in (*_GENERATES, *_READS), "fewer tokens in a micro-batch, or more ranks for a sequence"
+)
 
 
 def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
@@ -182,12 +192,6 @@ def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
     if over and not any(phase.bytes > _gpu_bytes(plan) for phase in sure):
         hint = "--prompt-length and --response-length, as they are in the mean" if judged.by_assumed_lengths else None
         yield _fullest(plan, over, "may run out of memory", hint)
-
-
-def _too_full(plan: Plan, names: Sequence[str], hint: str) -> Iterator[Problem]:
-    over = [phase for phase in plan.steps[0].phases if phase.name in names and phase.bytes > _gpu_bytes(plan)]
-    if over:
-        yield _fullest(plan, over, "runs out of memory", hint)
 
 
 def _gpu_bytes(plan: Plan) -> float:

@@ -61,9 +61,8 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
-        """Return the facts of a configuration that was read. Raises ValueError without a DeepSpeed JSON."""
-        if reading.deepspeed is None:
-            raise ValueError("there is no DeepSpeed JSON")
+        """Return the facts of a configuration that was read, which has a DeepSpeed JSON."""
+        assert reading.deepspeed is not None, "is asked for where there is one"
         arguments = Arguments(reading.options)
         return cls(
             tree=reading.deepspeed,
@@ -101,12 +100,6 @@ class DeepSpeedFacts:
     def stage(self) -> int:
         """Return the ZeRO stage; 0 if none, or none that DeepSpeed has, is given."""
         return stage_of(self.config)
-
-    @property
-    def data_ranks(self) -> int | None:
-        """Return the GPUs over the Ulysses degree (AutoTP ranks count), None if unknown or not divisible."""
-        shared = self.sequence_parallel
-        return None if self.gpus is None or self.gpus % shared else self.gpus // shared
 
     @property
     def precision(self) -> str:
@@ -172,12 +165,6 @@ def _mismatch_problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
     return facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
 
-def _dropped(path: tuple[str | int, ...]) -> bool:
-    """Return whether DeepSpeed ignores an "auto" in this section and takes its default (runtime/config_utils.py)."""
-    section = schema()["properties"].get(str(path[0])) or {}
-    return "additionalProperties" in section
-
-
 deepspeed_misspelt_key = _of("ignored", alike=True)
 deepspeed_ignored_key = _of("ignored", alike=False)
 deepspeed_unknown_key = _of("unknown")
@@ -203,36 +190,37 @@ deepspeed_wrong_choice = _of("choice")
 deepspeed_made_up_name = _of("name")
 
 
+# Who fills an "auto" in, by whether the Trainer reads the JSON.
+_WHOSE = {
+    True: "the Trainer does not fill in",
+    False: "only Transformers' Trainer fills in (its option is --deepspeed FILE)",
+}
+
+
+def _unfilled(facts: DeepSpeedFacts, dropped: bool) -> Iterator[KeyPath]:
+    """Yield the path of each "auto" that nobody fills in: in sections where DeepSpeed drops it, or in all others."""
+    sections = schema()["properties"]
+    for path in autos(facts.tree.data):  # a section with pydantic's fields takes its default (runtime/config_utils.py)
+        drops = "additionalProperties" in (sections.get(str(path[0])) or {})
+        if drops == dropped and not (facts.trainer and fills(path, facts.stage)):
+            yield path
+
+
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that DeepSpeed fails on, as the Trainer does not read the JSON or fill it in."""
-    whose = (
-        "the Trainer does not fill in"
-        if facts.trainer
-        else "only Transformers' Trainer fills in (its option is --deepspeed FILE)"
-    )
-    for path in autos(facts.tree.data):
-        if not _dropped(path) and not (facts.trainer and fills(path, facts.stage)):
-            yield facts.problem(path, f'is "auto", which {whose}', hint="a number")
+    for path in _unfilled(facts, dropped=False):
+        yield facts.problem(path, f'is "auto", which {_WHOSE[facts.trainer]}', hint="a number")
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield a problem for each "auto" that DeepSpeed silently replaces by its default."""
-    for path in autos(facts.tree.data):
-        if not _dropped(path) or (facts.trainer and fills(path, facts.stage)):
-            continue
-        default = (
-            f"its default of {_DEFAULT_BUCKET:,} elements, 1 GB in 16 bits,"
-            if path[-1] in _BUCKETS
-            else "false"
-            if path[-1] == "enabled"
-            else "its default"
-        )
-        whose = "nobody fills in" if not facts.trainer else "Transformers' Trainer does not fill in"
-        yield facts.problem(
-            path,
-            f'is "auto", which {whose}: DeepSpeed then takes {default} in silence',
-            hint="a number" if path[-1] != "enabled" else "true or false",
-        )
+    for path in _unfilled(facts, dropped=True):
+        default, hint = "its default", "a number"
+        if path[-1] in _BUCKETS:
+            default = f"its default of {_DEFAULT_BUCKET:,} elements, 1 GB in 16 bits,"
+        elif path[-1] == "enabled":
+            default, hint = "false", "true or false"
+        what = f'is "auto", which {_WHOSE[facts.trainer]}: DeepSpeed then takes {default} in silence'
+        yield facts.problem(path, what, hint=hint)
 
 
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -240,27 +228,20 @@ def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
     Nothing if the number of GPUs is not known, or the degrees do not divide it.
     """
-    ranks, tp = facts.data_ranks, facts.tensor_parallel
-    if ranks is None or ranks % tp:
+    sp, tp = facts.sequence_parallel, facts.tensor_parallel
+    if facts.gpus is None or facts.gpus % (sp * tp):
         return
+    ranks = facts.gpus // sp
     train, micro, steps = (facts.whole(key) for key in (TRAIN, MICRO, ACCUMULATION))
-    right = micro * steps * ranks
-    if train and right and train != right:
+    product = (micro or 1) * (steps or 1) * ranks
+    whole = micro > 0 and steps > 0
+    if train and (train != product if whole else train % product):
+        parts = {f"micro-batch {micro}": micro, f"accumulation {steps}": steps, f"{ranks} ranks": ranks}
+        factors = " x ".join(name for name, size in parts.items() if size)
         why = f", and this release counts the {tp} AutoTP ranks of a group as data ranks" if tp > 1 else ""
-        yield facts.problem(
-            (TRAIN,), f"{train} is not micro-batch {micro} x accumulation {steps} x {ranks} ranks{why}", hint=str(right)
-        )
-    elif train and not right:
-        per_rank = micro or steps or 1
-        least = per_rank * ranks
-        if train % least:
-            other = "micro-batch" if micro else "accumulation"
-            counted = f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
-            yield facts.problem(
-                (TRAIN,),
-                f"{train} does not divide by {other} {per_rank} x {ranks} ranks{counted}",
-                hint=str(max(round(train / least), 1) * least),
-            )
+        what = f"{train} {'is not' if whole else 'does not divide by'} {factors}{why}"
+        nearest = product if whole else max(round(train / product), 1) * product
+        yield facts.problem((TRAIN,), what, hint=str(nearest))
 
 
 def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:

@@ -177,13 +177,6 @@ class MegatronFacts(Mapping[str, Value]):
             raise NotKnown(dest)
         return value
 
-    def real(self, dest: str) -> float:
-        """Return the number as a float. Raises NotKnown for any other value, None included."""
-        value = self[dest]
-        if not isinstance(value, (int, float)):
-            raise NotKnown(dest)
-        return float(value)
-
     def text(self, dest: str) -> str | None:
         value = self[dest]
         return None if value is None else str(value)

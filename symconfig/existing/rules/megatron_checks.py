@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -104,9 +103,7 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
-    if not all(re.fullmatch(r"[+-]?[0-9]{1,18}", str(item).strip()) for item in given):
-        got = " ".join(map(str, given))
-        yield facts.problem("has no numbers", "rampup_batch_size", got=got, need="three whole numbers")
+    if not all(str(item).isdecimal() for item in given):  # texts, of releases whose parser takes them
         return
     start, increment, _ = (int(str(item)) for item in given)
     step = facts.number("micro_batch_size") * facts.dp
@@ -252,16 +249,20 @@ def _layers_counted(facts: MegatronFacts) -> int:
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if an equal stage's layers are not a multiple of a virtual stage's (if not given, of vpp)."""
-    if _stage_split(facts) not in ((), ACCOUNTS):
-        return
-    held = _layers_counted(facts) // facts.pp
-    if (per_chunk := facts.maybe(PER_CHUNK)) is not None:
-        yield from divides(
-            facts, "a stage's layers", PER_CHUNK, held, by=per_chunk, named="the layers of a virtual stage"
-        )
-    elif (virtual := facts.maybe(CHUNKS) or 1) > 1:
-        yield from divides(facts, "a stage's layers", CHUNKS, held, by=virtual, named="vpp")
+    """Yield a problem for each stage whose layers are not a multiple of a virtual stage's (if not given, of vpp).
+
+    Of equal stages for one; of uneven ones for each end whose layers are given, and for one between.
+    """
+    split, ends, at = _stage_split(facts), _end_stage_layers(facts), CHUNKS
+    per_chunk, by, named = facts.maybe(PER_CHUNK), facts.maybe(CHUNKS) or 1, "vpp"
+    if per_chunk is not None:
+        at, by, named = PER_CHUNK, per_chunk, "the layers of a virtual stage"
+    held = {at: _layers_counted(facts) // facts.pp}
+    if split == (FIRST, LAST):
+        left, stages = facts.number("num_layers") - sum(ends.values()), facts.pp - len(ends)
+        held = ends | ({at: left // stages} if stages > 0 and left > 0 and left % stages == 0 else {})
+    for dest, layers in held.items() if split != (LAYOUT,) and by > 1 else ():
+        yield from divides(facts, "a stage's layers", dest, layers, by=by, named=named)
 
 
 def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
@@ -279,26 +280,6 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
             got=" + ".join(map(str, ends.values())),
             need=f"what leaves an equal share of {layers} layers to each of {max(stages, 0)} stages between",
         )
-
-
-def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each end stage with given layers, and for the stages between, that vpp does not divide."""
-    ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
-    if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
-        return
-    left, stages = facts.number("num_layers") - sum(ends.values()), facts.pp - len(ends)
-    if stages > 0 and left > 0 and not left % stages:
-        yield from divides(
-            facts,
-            "a stage's layers",
-            next(iter(ends)),
-            left // stages,
-            by=virtual,
-            named="vpp",
-            field=_options_as_given(facts, ends),
-        )
-    for dest, value in ends.items():
-        yield from divides(facts, "a stage's layers", dest, value, by=virtual, named="vpp")
 
 
 def layers_of_layout(facts: MegatronFacts) -> Iterator[Problem]:

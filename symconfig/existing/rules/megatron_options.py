@@ -13,7 +13,7 @@ from symconfig.existing.rules.facts import OLD, MegatronFacts, NotKnown, Old, St
 from symconfig.existing.rules.megatron_checks import CP, TP
 from symconfig.existing.rules.rule import Check
 from symconfig.frameworks.megatron.environment import Row, applying, places
-from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
+from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.options import flex_backend
 
 
@@ -81,19 +81,6 @@ def old_option(facts: MegatronFacts) -> Iterator[Problem]:
 def repeated_option(facts: MegatronFacts) -> Iterator[Problem]:
     for setting in facts.names.repeated:
         yield setting.problem("is given more than once, and the last one wins in silence", need="it once")
-
-
-def both_ways(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each switch that sets its destination otherwise than the first one given for it."""
-    first: dict[str, tuple[Setting, Value]] = {}
-    for setting in facts.names.settings:
-        flag = facts.names.table.flags.get(setting.name)
-        if flag is None or flag.kind == "store" or setting.values:
-            continue
-        value = parsed(flag, [], setting.name)
-        other, meant = first.setdefault(flag.dest, (setting, value))
-        if meant != value:
-            yield setting.problem(f"is the opposite of {other.spelled}", need="one of them")
 
 
 def refused_value(facts: MegatronFacts) -> Iterator[Problem]:

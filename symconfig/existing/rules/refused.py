@@ -133,8 +133,8 @@ FIXED: Mapping[str, Read] = {
     "shared_expert_intermediate_size": _of_experts("moe_shared_expert_intermediate_size"),
     "expert_bias": lambda facts: bool(facts.experts) and facts.on("add_bias_linear"),
     "flash": lambda facts: UNKNOWN if facts.architecture is None else facts.architecture not in NO_FLASH,
-    "attention_dropout": lambda facts: facts.real("attention_dropout"),
-    "hidden_dropout": lambda facts: facts.real("hidden_dropout"),
+    "attention_dropout": lambda facts: facts["attention_dropout"],
+    "hidden_dropout": lambda facts: facts["hidden_dropout"],
     "joined": lambda facts: UNKNOWN if facts.joined is None else facts.joined,
     "architecture": lambda facts: UNKNOWN if facts.architecture is None else facts.architecture,
 }  # fmt: skip

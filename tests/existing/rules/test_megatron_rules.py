@@ -259,7 +259,3 @@ def test_no_list_of_options_breaks_the_rules_themselves(
             )
         ):
             assert finding.problem.what[-1] not in ".!"
-
-
-def test_words_in_place_of_the_numbers_of_a_rampup_are_a_finding() -> None:
-    assert "has no numbers" in said(facts("--rampup-batch-size a b c"))["rampup-over-replicas"]
