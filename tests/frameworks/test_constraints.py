@@ -221,7 +221,6 @@ def audited(constraint: Constraint, words: str) -> list[str]:
             settings(shlex.split(words.replace("--disable-bias-linear", "")), "launch.sh"), flags(version)
         ))) else []  # fmt: skip
     mine = {rule.name for rule in megatron.every() if constraint in rule.constraints}
-    mine |= {name for one, name in megatron.REASONS.items() if one is constraint}
     return [finding.rule for finding in megatron.findings(facts) if finding.rule in mine]
 
 

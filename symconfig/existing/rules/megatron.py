@@ -15,9 +15,7 @@ from symconfig.existing.rules import megatron_checks, megatron_options
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
-from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
-from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
 from symconfig.plans import pipeline_layout
@@ -99,6 +97,12 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts["loss_scale"],
     "thrice_evaluated": lambda facts: 3 * facts.number("eval_iters"),
     "option": lambda facts: Lookup(facts.option),
+    "tokens_left": lambda facts: (
+        facts.number("seq_length")
+        * facts.number("micro_batch_size")
+        % (facts.cp * (facts.tp if facts.on("sequence_parallel") else 1))
+    ),
+    "engine_graphs": lambda facts: facts["cuda_graph_impl"] == "transformer_engine" or facts.on("external_cuda_graph"),
 }
 
 
@@ -215,13 +219,11 @@ BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
 UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas", "heads-over-tp"))
 DEALT = frozenset(("layers-over-stages", "layers-over-virtual-stages"))  # of what Megatron-Core itself deals out
-# A constraint that is one case of a rule that has others, which it asks for by itself.
-REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts"}
 
 
 def every() -> tuple[Rule[MegatronFacts], ...]:
     """Return all rules about Megatron-LM, those of the table of constraints last."""
-    return (*(rule for rules in BY_FILE.values() for rule in rules), *of_constraints(REASONS))
+    return (*(rule for rules in BY_FILE.values() for rule in rules), *of_constraints(LANGUAGE))
 
 
 RULES = every()

@@ -3,14 +3,13 @@ that it is about. What the options leave dark is UNKNOWN."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import PER_CHUNK, MegatronFacts, NotKnown
-from symconfig.existing.rules.rule import BASES, GPUS_PER_NODE, Rule, Severity
+from symconfig.existing.rules.rule import BASES, GPUS_PER_NODE, Language, Row, Rule, rows_of
 from symconfig.formats import megatron
 from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
@@ -245,97 +244,45 @@ def example_options(example: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words)).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
 
 
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """How the audit reports a constraint, where the table does not determine it.
-
-    rule: the rule's name, which constraints may share. about: the destination to report it at. need: the value that it
-    needs. where: a further condition, without which another rule reports the case.
-    """
-
-    rule: str
-    about: str = ""
-    need: str | None = None
-    severity: Severity = "error"
-    where: Callable[[MegatronFacts], bool] = lambda facts: True
+# By constraint, how the audit reports it (rows/wordings.yaml).
+_TABLES = {**vars(shared), **vars(table), **vars(options_table)}
+WORDINGS: Mapping[Constraint, Row] = {_TABLES[name]: row for name, row in rows_of("wordings").items()}
 
 
-def _whole_tokens(facts: MegatronFacts) -> bool:
-    """Return whether the tokens of a microbatch divide evenly over the ranks (cp, and tp with sequence parallelism)."""
-    ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
-    return facts.number("seq_length") * facts.number("micro_batch_size") % ranks == 0
+def of_constraints(language: Language[MegatronFacts]) -> list[Rule[MegatronFacts]]:
+    """Return the rules made of the table of constraints, one per name; of those that options express.
 
-
-_GROUPS, _GRAPHS = "query-groups-over-tp", "graphs-of-parts-refused"
-WORDINGS: Mapping[Constraint, Wording] = {
-    shared.BATCH: Wording(
-        "batch-over-replicas", "global_batch_size", where=lambda facts: facts["rampup_batch_size"] is None
-    ),
-    shared.HEADS: Wording("heads-over-tp", "num_attention_heads"),
-    shared.FFN: Wording("mlp-over-tp", "ffn_hidden_size"),
-    shared.EXPERTS: Wording("experts-over-ep", "num_experts"),
-    shared.EXPERT_GRID: Wording("stage-over-expert-grid", "expert_model_parallel_size"),
-    shared.EXPERT_WIDTH: Wording("expert-over-etp", "moe_ffn_hidden_size"),
-    shared.SHARED_EXPERT: Wording("shared-expert-over-tp", "moe_shared_expert_intermediate_size"),
-    shared.CONTEXT_KERNEL: Wording("cp-without-kernels", "context_parallel_size", "1"),
-    table.KV_HEADS_ALONE: Wording(_GROUPS, GROUPS, where=lambda facts: facts.on(GQA)),
-    table.KV_HEADS: Wording(_GROUPS, GROUPS, where=lambda facts: facts.on(GQA)),
-    table.SEQUENCE_OVER_CP: Wording("sequence-over-cp", "seq_length"),
-    table.SEQUENCE_OVER_TP: Wording("sequence-over-tp", "seq_length"),
-    table.LOW_PRECISION_SIZES: Wording("low-precision-sizes", "seq_length", where=_whole_tokens),
-    table.EXPERTS_WITHOUT_SEQUENCE: Wording("experts-need-sequence-parallel", "sequence_parallel", "it"),
-    table.ULYSSES_HEADS: Wording("heads-over-cp", "num_attention_heads"),
-    table.WINDOWS_OVER_RING: Wording("windows-over-ring", "cp_comm_type", "a2a or all_gather"),
-    table.MTP_OVER_CP: Wording("mtp-over-cp", "mtp_num_layers"),
-    table.INTERLEAVING: Wording("interleaving-group", "microbatch_group_size_per_vp_stage"),
-    options_table.LOSS_REFUSED: Wording("fused-loss-refused", "cross_entropy_fusion_impl", "native"),
-    options_table.GRAPHS_RECOMPUTE: Wording(_GRAPHS, "recompute_granularity", "selective"),
-    options_table.GRAPHS_EXPERT_RECOMPUTE: Wording(
-        _GRAPHS,
-        "recompute_modules",
-        where=lambda facts: facts["cuda_graph_impl"] == "transformer_engine" or facts.on("external_cuda_graph"),
-    ),
-    options_table.GRAPHS_DENSE: Wording(_GRAPHS, "cuda_graph_impl"),
-    options_table.GATHER_SHARDING: Wording("gathered-quantised-weights", "fp8_param_gather"),
-    options_table.BUFFERS_SEQUENCE: Wording("tp-overlap-without-sequence-parallel", "tp_comm_overlap"),
-    options_table.BUFFERS_LATENT: Wording("tp-overlap-of-latent-attention", "tp_comm_overlap", severity="warning"),
-    options_table.HYBRIDEP_SIZES: Wording("hybridep-on-one-rank", "moe_flex_dispatcher_backend", severity="warning"),
-}
-
-
-def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
-    """Return the rules made of the table of constraints, one per name.
-
-    Those in `but` or without options are left out.
+    language: reads the conditions of wordings.
     """
     by_name: dict[str, list[Constraint]] = {}
     for one in table.MEGATRON:
-        if one not in but and expressible(one):
-            by_name.setdefault(_worded(one).rule, []).append(one)
-    return [_rule(name, constraints) for name, constraints in by_name.items()]
+        name = _wording(one).get("rule")
+        if name is not None and expressible(one):
+            by_name.setdefault(name, []).append(one)
+    return [_rule(name, constraints, language) for name, constraints in by_name.items()]
 
 
-def _worded(constraint: Constraint) -> Wording:
-    return WORDINGS.get(constraint) or Wording(constraint.name.translate(str.maketrans(" _/", "---")).lower())
+def _wording(constraint: Constraint) -> Row:
+    return WORDINGS.get(constraint) or {"rule": constraint.name.translate(str.maketrans(" _/", "---")).lower()}
 
 
-def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
+def _rule(name: str, constraints: Sequence[Constraint], language: Language[MegatronFacts]) -> Rule[MegatronFacts]:
     """Return one rule for constraints of one name, with the first one's severity and title and the last one's example.
 
     It covers the versions from the first one's start to the last one's end. Its check yields a problem for each
-    constraint that is in force in the version, known to fail, and whose wording's `where` holds.
+    constraint that is in force in the version, known to fail, and whose wording's conditions hold.
     """
     first, example = constraints[0], constraints[-1].example
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         fixed, point = known(facts)
         for one in failing(in_force(constraints, facts.version), fixed, point):
-            if _worded(one).where(facts):
+            if language.holds(facts, _wording(one).get("if", {})):
                 yield _problem(one, facts, one.sentence_at(fixed, point))
 
     return Rule(
         name,
-        _worded(first).severity,
+        _wording(first).get("severity", "error"),
         first.rule[0].upper() + first.rule[1:],
         f"Read in {'; '.join(dict.fromkeys(one.source for one in constraints))}.",
         example_options(example),
@@ -354,7 +301,7 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
 
 
 def _problem(constraint: Constraint, facts: MegatronFacts, sentence: str) -> Problem:
-    wording = _worded(constraint)
+    wording = _wording(constraint)
     dests = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
-    dest = wording.about or next((dest for dest in dests if facts.names.given(dest)), dests[0])
-    return facts.problem(sentence, dest, *dests, need=wording.need)
+    dest = wording.get("about") or next((dest for dest in dests if facts.names.given(dest)), dests[0])
+    return facts.problem(sentence, dest, *dests, need=wording.get("need"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,9 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, Values, Workers, of_verl
+from symconfig.existing.recover.rl.values import Values, Workers, of_verl
 from symconfig.existing.rules.rule import Finding, Language, Lookup, bases_of, rules_of
-from symconfig.formats.tuners import SWIFT, Trainer
+from symconfig.formats.tuners import Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
@@ -79,118 +79,35 @@ class RlFacts:
         return sum(part for part in parts if part is not None) if all(parts) else None
 
 
-# What switches packing by tokens on, the ranks that share a sequence, and the tokens of a micro-batch on each.
-_PACKED = {
-    SLIME: ("use_dynamic_batch_size", "context_parallel_size", "max_tokens_per_gpu"),
-    OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
+# The ranks that share a sequence, by trainer.
+_SHARING = {
+    "verl": "actor.configuration.cp",
+    "slime": "context_parallel_size",
+    "openrlhf": "ds.tensor_parallel_size",
+    "trl": "sequence_parallel_size",
+    "ms-swift": "sequence_parallel_size",
 }
-_FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 
 
-def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for each phase of verl whose tokens per micro-batch x cp are below the longest sequence."""
-    longest, values = facts.longest, facts.values
-    if longest is None:
-        return
-    degree = values.whole("actor.configuration.cp") or 1
-    for phase in ("actor", "rollout", "reference"):
-        dynamic, tokens = f"{phase}.dynamic", f"{phase}.tokens"
-        room = values.whole(tokens)
-        stated = values.given(tokens) or phase == "actor"
-        if values.switch(dynamic) and stated and room is not None and room * degree < longest:
-            need = f"{-(-longest // degree):,} or more: prompt and response are {longest:,} tokens" + (
-                f" on {degree} ranks" if degree > 1 else ""
-            )
-            yield facts.problem(tokens, "has no room for the longest sequence", f"{room:,}", need)
+def _ranks(facts: RlFacts) -> int:
+    return facts.values.whole(_SHARING[facts.trainer.name]) or 1
 
 
-def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
-    """Yield one problem if the tokens per micro-batch of all ranks are below the longest sequence."""
-    dynamic, degree, tokens = _PACKED[facts.trainer]
-    longest, room, ranks = facts.longest, facts.values.whole(tokens), facts.values.whole(degree) or 1
-    if longest is not None and room is not None and facts.values.switch(dynamic) and room * ranks < longest:
-        got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
-        yield facts.problem(tokens, "is exceeded by the longest sequence", got, need)
+def _least_samples(facts: RlFacts) -> int | None:
+    """Return what verl's samples of a step are a multiple of: replicas x micro-batch (Megatron), or all GPUs (FSDP)."""
+    if facts.replicas is None:
+        return None
+    return facts.replicas * (facts.values.whole("actor.micro") or 1) if facts.workers.options else facts.trained
 
 
-def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for actor and rollout without a micro-batch or dynamic batches, if all was read."""
-    if not facts.reading.complete:
-        return
-    for phase in ("actor", "rollout"):
-        stated = facts.values.given(f"{phase}.micro") or facts.values.given(f"{phase}.micro_of_all")
-        if not (facts.values.switch("actor.dynamic") or stated):
-            off = facts.values.name("actor.dynamic")
-            yield facts.problem(f"{phase}.micro", f"is missing, and {off} is off")
-
-
-def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if a step's samples are no multiple of replicas x micro-batch (Megatron), or of the GPUs (FSDP).
-
-    Nothing with dynamic batches, or if any of the numbers is not known.
-    """
-    values, micro = facts.values, "actor.micro"
-    samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
-    if samples is None or replicas is None or facts.trained is None or values.switch("actor.dynamic"):
-        return
-    least = replicas * (values.whole(micro) or 1) if facts.workers.options else facts.trained
-    if samples % least:
-        got = f"{samples} samples with rollout.n"
-        yield facts.problem("rl.prompts", "does not divide over the GPUs", got, f"a multiple of {least}")
-
-
-def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
-    key, replicas = "rl.update_prompts", facts.replicas
-    samples = _samples(facts, key)
-    if samples is not None and replicas is not None and samples % replicas:
-        got = f"{samples} samples with rollout.n"
-        yield facts.problem(key, "does not divide over the replicas", got, f"a multiple of {replicas}")
-
-
-def _samples(facts: RlFacts, key: str) -> int | None:
-    """Return the prompts given by `key` times the samples per prompt; None where either is not known."""
-    prompts, each = facts.values.whole(key), facts.values.whole("rl.samples")
-    return None if prompts is None or each is None else prompts * each
-
-
-def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if the responses generated at once are not a multiple of num_generations.
-
-    They are generation_batch_size, else micro-batch x steps_per_generation (or accumulation) x data ranks. Only for
-    GRPO and RLOO without Megatron.
-    """
-    values, started = facts.values, tuners.program(facts.reading)
-    if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
-        return
-    samples = values.whole("num_generations")
-    each, steps = values.whole("per_device_train_batch_size"), values.whole("steps_per_generation")
-    steps = steps or values.whole("gradient_accumulation_steps") or 1
-    sharing = values.whole("sequence_parallel_size") or 1
-    if samples is None or each is None or facts.gpus % sharing:
-        return
-    generated = values.whole("generation_batch_size") or each * steps * facts.gpus // sharing
-    if generated % samples:
-        got = f"{samples} of {generated:,} responses"
-        yield facts.problem("num_generations", "does not divide what is generated at once", got)
-
-
-def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if a vLLM engine on the training GPUs of a GRPO or RLOO step does not sleep while they train."""
-    values = facts.values
-    apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
-    sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
-    if _has_step(facts) and values.switch("use_vllm") and not apart and not sleeps:
-        key = "sleep_level" if facts.trainer is SWIFT else "vllm_enable_sleep_mode"
-        share = values.number("vllm_gpu_memory_utilization")
-        yield facts.problem(key, "is off, and the engine keeps its share of each GPU", share)
-
-
-def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
-    values, started = facts.values, tuners.program(facts.reading)
-    kernel = values.text("attn_implementation")
-    on = next((name for name in ("packing", "padding_free") if values.switch(name)), None)
-    if on is not None and started is not None and not started.megatron and kernel not in _FLASH:
-        yield facts.problem(on, "needs flash attention", kernel, f"attn_impl: {_FLASH[0]}")
+def _generated(facts: RlFacts) -> int | None:
+    """Return the responses generated at once: stated, else micro-batch x steps x data ranks; None if not known."""
+    values, ranks = facts.values, _ranks(facts)
+    steps = values.whole("steps_per_generation") or values.whole("gradient_accumulation_steps") or 1
+    each = values.whole("per_device_train_batch_size")
+    if facts.gpus is None or each is None or facts.gpus % ranks:
+        return None
+    return values.whole("generation_batch_size") or each * steps * facts.gpus // ranks
 
 
 def _has_step(facts: RlFacts) -> bool:
@@ -209,7 +126,17 @@ def _product(facts: RlFacts, *keys: str) -> int | None:
 DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
     "trainer": lambda facts: facts.trainer.name,
     "gpus": lambda facts: facts.gpus,
+    "complete": lambda facts: facts.reading.complete,
+    "key": lambda facts: Lookup(facts.values.name),
     "has_step": _has_step,
+    "on_megatron": lambda facts: (started := tuners.program(facts.reading)) is not None and started.megatron,
+    "longest": lambda facts: facts.longest,
+    "tokens_of_longest": lambda facts: facts.longest and -(-facts.longest // _ranks(facts)),
+    "replicas": lambda facts: facts.replicas,
+    "step_samples": lambda facts: _product(facts, "rl.prompts", "rl.samples"),
+    "update_samples": lambda facts: _product(facts, "rl.update_prompts", "rl.samples"),
+    "least_samples": _least_samples,
+    "generated": _generated,
     "samples": lambda facts: _product(facts, "rollout_batch_size", "n_samples_per_prompt"),
     "samples_left": lambda facts: DERIVED["samples"](facts) % facts.values.whole("global_batch_size"),
     "actor_gpus": lambda facts: _product(facts, "actor.num_nodes", "actor.num_gpus_per_node"),
@@ -241,4 +168,4 @@ LANGUAGE: Language[RlFacts] = Language(
     {"given": lambda facts, name: facts.values.given(name)},
     bases_of("rl"),
 )
-RULES = rules_of("rl", LANGUAGE, globals())
+RULES = rules_of("rl", LANGUAGE, {})
