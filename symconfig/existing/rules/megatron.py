@@ -17,7 +17,12 @@ from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
-from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
+from symconfig.frameworks.megatron.releases import (
+    LAYOUT_MTP_ALONE_SINCE,
+    NO_GROUPED_GEMM,
+    RECOMPUTE_SINCE,
+    RECOMPUTE_UNPLANNED,
+)
 from symconfig.plans import pipeline_layout
 
 # Attributes of the facts that rows name as they are. Every other name is an option's destination.
@@ -59,6 +64,18 @@ def _weightless_losses(facts: MegatronFacts) -> bool:
     return bool(kinds) and not any(weights) and all("aux_loss" in str(kind) for kind in kinds)
 
 
+def _known_modules(facts: MegatronFacts) -> list[str]:
+    """Return the modules that this version recomputes."""
+    return [name for name, since in (RECOMPUTE_SINCE | RECOMPUTE_UNPLANNED).items() if facts.at_least(since)]
+
+
+def _strange_modules(facts: MegatronFacts) -> str:
+    """Return the modules that are to be recomputed and that this version does not have."""
+    given = facts["recompute_modules"]
+    names = map(str, given if isinstance(given, tuple) else ())
+    return " ".join(name for name in names if name not in _known_modules(facts))
+
+
 def _vocabulary_step(facts: MegatronFacts) -> int:
     return facts.number("make_vocab_size_divisible_by") * facts.tp
 
@@ -94,6 +111,10 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "recompute_overridden": lambda facts: (
         facts.on("recompute_activations") and facts["recompute_granularity"] == "full"
     ),
+    "decay_iters": lambda facts: facts.maybe("lr_decay_iters") or facts.maybe("train_iters"),
+    "decay_samples": lambda facts: facts.maybe("lr_decay_samples") or facts.maybe("train_samples"),
+    "known_modules": lambda facts: ", ".join(_known_modules(facts)),
+    "strange_modules": _strange_modules,
     "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts["loss_scale"],
     "thrice_evaluated": lambda facts: 3 * facts.number("eval_iters"),
     "option": lambda facts: Lookup(facts.option),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
@@ -20,13 +19,11 @@ from symconfig.existing.rules.facts import (
     PER_CHUNK,
     MegatronFacts,
     NotKnown,
-    granularity,
     undivided,
 )
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.hybrid import STAGE
-from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE, RECOMPUTE_UNPLANNED
 from symconfig.plans import pipeline_layout
 
 SHARDS = "tensor_parallel_num_weight_shards"
@@ -134,17 +131,6 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
         )
 
 
-def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem, for iterations and for samples, if the warm-up is no shorter than the decay (or training)."""
-    for unit in ("iters", "samples"):
-        with suppress(NotKnown):
-            decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
-            warmup = facts.maybe(f"lr_warmup_{unit}") or 0
-            if decay and warmup >= decay:
-                dests = f"lr_warmup_{unit}", f"lr_decay_{unit}"
-                yield facts.problem("is as long as the decay", *dests, got=warmup, need=f"less than {decay}")
-
-
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem if there are experts and --moe-layer-freq is given, but invalid for this number of layers."""
     if not facts.experts or not facts.names.given("moe_layer_freq"):
@@ -160,42 +146,14 @@ def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
         )
 
 
-def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each module of selective recompute that this version lacks, or that other options refuse.
-
-    moe_act needs --moe-grouped-gemm, mla_up_proj needs MLA, shared_experts excludes --moe-shared-expert-overlap, and
-    those of `KEPT_INPUTS` exclude delayed fp8 scaling.
-    """
-    given = facts["recompute_modules"]
-    if granularity(facts) != "selective" or not isinstance(given, tuple):
-        return
-    names = [str(name) for name in given]
-    known = [name for name, since in (RECOMPUTE_SINCE | RECOMPUTE_UNPLANNED).items() if facts.at_least(since)]
-    quantised = facts["fp8"] is not None and facts["fp8_recipe"] == "delayed"
-    for name in names:
-        need = (
-            f"one of {', '.join(known)}"
-            if name not in known
-            else "--moe-grouped-gemm"
-            if name == "moe_act" and not facts.on("moe_grouped_gemm")
-            else "--multi-latent-attention"
-            if name == "mla_up_proj" and not facts.on("multi_latent_attention")
-            else "another --fp8-recipe than delayed"
-            if name in KEPT_INPUTS and quantised
-            else "no --moe-shared-expert-overlap"
-            if name == "shared_experts" and facts.on("moe_shared_expert_overlap")
-            else None
-        )
-        if need:
-            yield facts.problem("is not recomputed here", "recompute_modules", got=name, need=need)
-
-
-WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
+def _ways(facts: MegatronFacts) -> list[tuple[str, ...]]:
+    """Return the ways in which the split into stages is given, each as its options."""
+    return [way for way in ((FIRST, LAST), ACCOUNTS, (LAYOUT,)) if any(facts[dest] for dest in way)]
 
 
 def _stage_split(facts: MegatronFacts) -> tuple[str, ...]:
     """Return the options that give the split into stages; () for equal ones. Raises NotKnown for several ways."""
-    ways = [way for way in WAYS if any(facts[dest] for dest in way)]
+    ways = _ways(facts)
     if len(ways) > 1:
         raise NotKnown
     return ways[0] if ways else ()
@@ -211,9 +169,8 @@ def _options_as_given(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, i
 
 
 def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield one problem if more than one of the `WAYS` to split the layers into stages is given."""
-    ways = [way for way in WAYS if any(facts[dest] for dest in way)]
-    if len(ways) > 1:
+    """Yield one problem if the split into stages is given in more than one way."""
+    if len(ways := _ways(facts)) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
         yield facts.problem(
             "give the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"

@@ -49,7 +49,7 @@ def test_every_name_of_a_row_is_one(file: str) -> None:
         for case in row.get("cases", ({},)):
             whole = {**row, **case}
             for each in whole.get("each", "{each}").split():
-                for part in (filled_with(whole, each), {"if": row.get("if")}):
+                for part in (filled_with(whole, each), filled_with({"if": row.get("if")}, each)):
                     assert set(names_of(part)) <= known
 
 

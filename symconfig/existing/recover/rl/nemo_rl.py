@@ -21,7 +21,7 @@ from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import PROMPT, Script, megatron_options
 from symconfig.existing.recover.rl.step import Alone, Packed
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Workers
-from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
 from symconfig.formats.nemo_rl import GENERATION as _GENERATION
@@ -207,9 +207,7 @@ class Reader(Script):
             micro = max(1, self._room("train", micro) // self._longest)
         count = self.replicas * max(1, ceil(batch * each / (micro * self.replicas)))
         run = self._trained(model, count, self._longest, micro)
-        why = "as max_total_sequence_length cuts them; shorter ones take less"
-        place = values.place(f"{POLICY}.max_total_sequence_length")
-        run = replace(run, assumed=(*run.assumed, Assumed("sequences", f"{self._longest:,} tokens each", why, place)))
+        self.full_sequences(self._longest, f"{POLICY}.max_total_sequence_length")
         if self._method == "sft":
             return run
         pairs = Preference.of(_PAIRED[self._method], batch)
@@ -244,11 +242,9 @@ class Reader(Script):
             fused_logits=values.switch(f"{POLICY}.megatron_cfg.use_fused_linear_logprobs") and self.workers.options,
             chunked_logits=(values.number(f"{POLICY}.logprob_chunk_size") or 0) > 0,
         )
-        key, left = "env.reward_model.enabled", run.assumed
-        if values.switch(key):
-            why = "its memory and its time are not predicted"
-            left = (*left, Assumed("reward model", "none", why, values.place(key)))
-        return replace(run, step=step, assumed=left)
+        if values.switch(key := "env.reward_model.enabled"):
+            self.left_out(key)
+        return replace(run, step=step)
 
     def _rl(self) -> Rl | None:
         """Return the step as a job's section; None if prompts, samples or batch are missing or make no step.

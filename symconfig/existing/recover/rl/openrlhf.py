@@ -17,7 +17,7 @@ from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.rl.script import PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
-from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.openrlhf import ADVANTAGES
 from symconfig.formats.tuners import Trainer
 from symconfig.graph.implementation import LossKernel
@@ -56,8 +56,8 @@ class Reader(Script):
             raise self.refusal()
         if rl is None:
             return self._without_generation(model)
-        packed = self._room("train", rl).within(rl, max(1, gpus // self._sharing))
-        actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
+        packed = self._room("train", rl).within(rl, max(1, gpus // self.ranks))
+        actor = self._trained(model, packed.spread(rl, gpus // self.ranks), packed.room, gpus)
         step, critic = self._step(rl, actor, packed), None
         if not (values.given("reward.remote_url") or values.given("train.agent_func_path")):
             apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
@@ -68,7 +68,7 @@ class Reader(Script):
             own = self.model(next(filter(values.given, names), names[-1]))
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
-            critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
+            critic = self._trained(own, packed.spread(rl, on // self.ranks), packed.room, on)
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
@@ -97,13 +97,9 @@ class Reader(Script):
         return self.values.whole("ds.tensor_parallel_size") or 1
 
     @property
-    def _ring(self) -> int:
-        return self.values.whole("ds.ring_attn_size") or 1
-
-    @property
-    def _sharing(self) -> int:
+    def ranks(self) -> int:
         """Return the ranks that share a micro-batch: tensor parallelism x ring attention."""
-        return self._tp * self._ring
+        return self._tp * (self.values.whole("ds.ring_attn_size") or 1)
 
     def _rl(self) -> Rl | None:
         """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM.
@@ -136,7 +132,7 @@ class Reader(Script):
         """
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
-            tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing
+            tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self.ranks
         sequences = values.whole(f"{phase}.micro_batch_size") or 1
         return Packed.of(rl, sequences, tokens=tokens, packs=values.switch("ds.packing_samples"))
 
@@ -163,7 +159,7 @@ class Reader(Script):
             "gradient_clipping": 1.0,
             "data_types": {"grad_accum_dtype": values.text("ds.grad_accum_dtype")},
             "tensor_parallel": {"autotp_size": tp},
-            "sequence_parallel_size": self._ring,
+            "sequence_parallel_size": self.ranks // tp,
         }
         words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
@@ -217,6 +213,5 @@ class Reader(Script):
             preference=None if loss is None else Preference.of(loss, batch),
             reference="streamed" if self._streams else "resident",
         )
-        why = "as data.max_len cuts them; shorter ones take less"
-        taken = Assumed("sequences", f"{longest:,} tokens each", why)
-        return replace(run, alone=alone, assumed=(*run.assumed, taken))
+        self.full_sequences(longest, "data.max_len")
+        return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))

@@ -4,7 +4,7 @@ names."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -243,14 +243,23 @@ class Script:
         try:
             model = described(self.reading, self.values.find(option), replace(self.supplied, model=None))
         except InputError:
-            why = "no name says which model it is, so that its memory and its time are not predicted"
-            self.assumed.append(Assumed("reward model", "none", why, self.values.place(option)))
+            self.left_out(option)
             return step
         placed = RewardModel(
             model=model.zoo, placement="apart" if reward.gpus else "colocated", gpus=reward.gpus or None
         )
         rl = step.rl.model_copy(update={"reward_model": placed})
         return replace(step, rl=rl, reward_model=model.model.of_values, reward=reward)
+
+    def left_out(self, key: str, what: str = "reward model") -> None:
+        """Record as an assumption that a model that an option names is not there."""
+        why = "its memory and its time are not predicted"
+        self.assumed.append(Assumed(what, "none", why, self.values.place(key)))
+
+    def full_sequences(self, length: int, key: str, why: str | None = None) -> None:
+        """Record as an assumption that all sequences have a length, in tokens; by default as the option cuts them."""
+        why = why or f"as {key.rpartition('.')[2]} cuts them; shorter ones take less"
+        self.assumed.append(Assumed("sequences", f"{length:,} tokens each", why, self.values.place(key)))
 
     @property
     def whole(self) -> bool:
@@ -296,24 +305,27 @@ class Script:
         return max(1, self.trained_gpus // self.sharing)
 
     def of_megatron(
-        self, model: Described, microbatches: int, length: int, micro: int, adapter: str, program: str | None = None
+        self,
+        model: Described,
+        microbatches: int,
+        length: int,
+        micro: int,
+        adapter: str,
+        program: str | None = None,
+        options: Sequence[Setting] = (),
     ) -> Run:
         """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas. Raises InputError.
 
+        Its options know no adapter: the model is read without it, then gets it.
+
         length: tokens per sequence; micro: sequences per micro-batch. adapter: the key that problems about adapters
-        name; program: what adds the adapters, such as ms-swift; None for Megatron-Bridge.
+        name; program: what adds the adapters, such as ms-swift; None for Megatron-Bridge. options: of the workers;
+        by default `megatron`'s.
         """
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
-        names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
-        return self.run_with_adapter(names, model, adapter, program)
-
-    def run_with_adapter(self, names: Namespace, model: Described, adapter: str, program: str | None = None) -> Run:
-        """Return the run by Megatron-LM's options, which know no adapter: the model is read without it, then gets it.
-
-        A given mtp_num_layers replaces the model's own. adapter, program: see `of_megatron`. Raises InputError, also
-        for adapters that the program refuses.
-        """
+        words = (*(options or self.megatron()), *settings(own, self.reading.file))
+        names = Namespace(words, flags(self.version()))
         # An option says how many layers predict further tokens, also of a published model whose Transformers class has
         # none (Qwen3.5, Qwen3-Next); without it config.json does.
         update: dict[str, object] = {"adapter": None}

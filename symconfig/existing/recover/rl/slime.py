@@ -14,14 +14,14 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
-from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl.script import PROMPT, Script, described, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import Trainer
-from symconfig.frameworks.megatron.flags import first_with, flags, resolve
+from symconfig.frameworks.megatron.flags import first_with, flags
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
 _ASYNC = "train_async"  # the program whose engine generates while the last step is trained on
@@ -52,11 +52,6 @@ class Reader(Script):
     @property
     def workers(self) -> Workers:
         return MEGATRON
-
-    def version(self) -> str:
-        """Return the supplied Megatron-LM version, else the one that has most of the script's options."""
-        names = [item.name for item in self.reading.settings if first_with(item.name)]
-        return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
         """Return slime's own options, then the script's of Megatron-LM, except batch and length."""

@@ -120,9 +120,8 @@ class Reader(TunerWorkers):
             what = "nothing says how long sequences are"
             self.problems.append(self.problem("max_length", what, hint="--seq-length N"))
             return None
-        why = "the mean that is stated" if cut is None else "as max_length cuts them; shorter ones take less"
         length = cut or ceil((supplied.prompt_length or 0.0) + (supplied.response_length or 0.0))
-        self.assumed.append(Assumed("sequences", f"{length:,} tokens each", why, self.values.place("max_length")))
+        self.full_sequences(length, "max_length", "the mean that is stated" if cut is None else None)
         return length
 
     def _step(self, model: Described | None) -> Run | None:
@@ -150,13 +149,10 @@ class Reader(TunerWorkers):
             sleeps=values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0,
             waits=not values.switch("async_generate"),
         )
-        why = "its memory and its time are not predicted"
-        left = [
-            Assumed(name.split("_")[0] + " model", "none", why, values.place(name))
-            for name in ("reward_model", "reward_model_name_or_path", "reward_model_path", "teacher_model")
-            if values.given(name)
-        ]
-        return replace(run, step=step, assumed=(*run.assumed, *left))
+        for name in ("reward_model", "reward_model_name_or_path", "reward_model_path", "teacher_model"):
+            if values.given(name):
+                self.left_out(name, name.split("_")[0] + " model")
+        return replace(run, step=step)
 
     def _rl(self, model: Described) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.

@@ -16,7 +16,7 @@ from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting, settings
-from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import EXPERTS, Script, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
@@ -26,7 +26,7 @@ from symconfig.formats.keys import Keys
 from symconfig.formats.tuners import Trainer
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS
-from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.releases import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 
@@ -196,13 +196,11 @@ class Reader(Script):
 
         packed: not yet limited to a replica's share. With interleaved stages each replica has a multiple of pp of them.
         """
-        at, table = SECTIONS[role], flags(self.version(role))
-        unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
-        dp = max(1, self.trained_gpus // gpus_per_replica(Namespace(self.megatron(role), table)))
+        own = self._unfused(f"{SECTIONS[role]}.megatron.override_transformer_config", model.model)
+        options = (*self.megatron(role), *own)
+        dp = max(1, self.trained_gpus // gpus_per_replica(Namespace(options, flags(self.version()))))
         packed = packed.within(rl, dp)
-        batch = settings(["--global-batch-size", str(packed.spread(rl, dp))], self.reading.file)
-        names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
-        run = self.run_with_adapter(names, model, "adapter.r")
+        run = self.of_megatron(model, packed.spread(rl, dp), packed.room, 1, "adapter.r", options=options)
         count = packed.spread(rl, dp, in_a_row(run.configuration))
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
@@ -221,15 +219,10 @@ class Reader(Script):
         ]
         return settings(words, self.reading.file)
 
-    def version(self, role: str = "actor") -> str:
-        """Return the supplied Megatron-LM version, else the one that has most of the role's options."""
-        own = [item.name for item in self.megatron(role)]
-        return resolve(self.supplied.megatron_version or version_of(own))
-
-    def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
+    def megatron(self, role: str = "actor") -> tuple[Setting, ...]:
         """Return the settings of a role's Megatron workers as Megatron-LM's options; () for other workers.
 
-        What verl and Megatron-Bridge set themselves goes before them. room: tokens of a micro-batch, if known.
+        What verl and Megatron-Bridge set themselves goes before them.
         """
         if not self.workers.options:
             return ()
@@ -245,7 +238,6 @@ class Reader(Script):
         own = ["--bf16", "--use-distributed-optimizer", *EXPERTS]
         if not self.values.switch("actor.predicts"):  # utils/megatron_utils.py, check_mtp_config
             own += ["--mtp-num-layers", "0"]
-        own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
         splits = (self.values.whole(f"{role}.configuration.tp") or 1) > 1
         own += ["--sequence-parallel"] * (splits and self.values.switch(f"{role}.configuration.sequence_parallel"))
         return (*settings(own, self.reading.file), *options)
