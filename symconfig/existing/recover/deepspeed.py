@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
@@ -189,16 +188,9 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if absent, 0, "auto" or, recorded in `problems`, malformed."""
+        """Return the degree at a path of the JSON; 1 if absent, "auto" or, for which there are rules, malformed."""
         value = self.tree.get(*path)
-        if value in (None, 0, AUTO):
-            return 1
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        self.problems.append(
-            self.tree.problem(path, "is no degree", got=shorten(repr(value)), need="a whole number above zero")
-        )
-        return 1
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
 
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:

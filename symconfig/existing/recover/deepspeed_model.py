@@ -54,10 +54,10 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
         return Described(base, name, tuple(assumed))
     if name and supplied.model is None:
         base = load_model(name)
-    adapter = _adapter(arguments, base, assumed, problems)
-    if adapter is None:
+    fields = _adapter(arguments, base, assumed, problems)
+    if fields is None:
         return Described(base, name, tuple(assumed), None if name else zoo_near(base))
-    model = _adapted(base, adapter, problems)
+    model = with_adapter(base, fields, problems)
     return None if model is None else Described(model, name, tuple(assumed))
 
 
@@ -92,11 +92,11 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 
 def _adapter(
     arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed], problems: list[Problem]
-) -> Adapter | None:
-    """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
+) -> Mapping[str, object] | None:
+    """Return the fields of the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none.
 
     A switch, a rank or a method's name asks for it; a switch that is off prevails. Rank and modules are PEFT's
-    defaults, recorded in `assumed`, if not given. What is wrong is appended to `problems`.
+    defaults, recorded in `assumed`, if not given. None also for unknown modules, a problem appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -117,14 +117,13 @@ def _adapter(
         return None
     bits = arguments.text(*FOUR_BITS)
     four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))
-    fields = {
+    return {
         "method": "qlora" if four else "lora",
         "r": rank,
         "target_modules": targets,
         "lora_alpha": arguments.number(*_ALPHA) or 2.0 * rank,
         "lora_dropout": arguments.number(*_DROPOUT) or 0.0,
     }
-    return _validated(Adapter, fields, problems)
 
 
 def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:
@@ -137,22 +136,19 @@ def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...
 def with_adapter(
     base: ModelDescriptor, fields: Mapping[str, object], problems: list[Problem]
 ) -> ModelDescriptor | None:
-    """Return the base model with an adapter of these fields; None with what is wrong appended to `problems`."""
-    adapter = _validated(Adapter, fields, problems)
-    return None if adapter is None else _adapted(base, adapter, problems)
-
-
-def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter; None with what is wrong in `problems`.
+    """Return the base model with an adapter of these fields; None with what is wrong appended to `problems`.
 
     A qwen base becomes qwen2 if the adapter has none of its own modules' names.
     """
+    adapter = _validated(Adapter, fields, problems)
+    if adapter is None:
+        return None
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type
-    fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    fields |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
-    return _validated(ModelDescriptor, fields, problems)
+    whole = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    whole |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
+    return _validated(ModelDescriptor, whole, problems)
 
 
 def _validated(kind: type[Validated], fields: Mapping[str, object], problems: list[Problem]) -> Validated | None:

@@ -77,7 +77,6 @@ def model_of(name: str) -> tuple[ModelDescriptor, bool]:
     return hub.named(model, name), bool(entry.get("vision"))
 
 
-_SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a choice is told
 MOST_FIELDS = 3  # fields at most in which a model may differ from one that it is said to be like
 _SHAPES = words(
     """
@@ -111,30 +110,16 @@ def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
     None if all differ in more than `MOST_FIELDS` fields, or if one is equal.
     """
     mine = meaning(model)
-    ranked = sorted((len(_choices(mine, theirs)), other.name, _choices(mine, theirs)) for other, theirs in _zoo())
-    count, name, fields = ranked[0]
+    count, name, fields = min((len(differing(mine, one)), other.name, differing(mine, one)) for other, one in _zoo())
     if not 0 < count <= MOST_FIELDS:
         return None
-    return name, tuple(f"{field} {_shown(mine.get(field))}" for field in fields)
+    shown = {field: "on other layers" if isinstance(mine.get(field), tuple) else mine.get(field) for field in fields}
+    return name, tuple(f"{field} {value}" for field, value in shown.items())
 
 
 def differing(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
     """Return the sorted names of the fields in which two meanings differ."""
     return tuple(field for field in sorted({*mine, *theirs}) if mine.get(field) != theirs.get(field))
-
-
-def _choices(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
-    """Return the differing fields; several fields of a section that is one choice count as one."""
-    fields = (_SECTION.get(field.partition(".")[0], field) for field in differing(mine, theirs))
-    return tuple(dict.fromkeys(fields))
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
-        return "on other layers"
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:

@@ -16,6 +16,7 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
 from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, bases_of, rules_of
+from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing
@@ -346,5 +347,4 @@ GRID = "deepspeed-grid"  # the rule of degrees that do not divide
 
 def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
     """Return a finding for each problem of these rules, in the order of the file."""
-    broken = [Finding(rule.name, rule.severity, problem) for rule in rules for problem in rule.check(facts)]
-    return sorted(broken, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+    return findings_of(rules, facts)

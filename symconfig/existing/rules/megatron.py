@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from string import Template
 from typing import Any
@@ -15,6 +16,7 @@ from symconfig.existing.rules import megatron_checks, megatron_options
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
+from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
 from symconfig.frameworks.megatron.releases import (
@@ -259,14 +261,13 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None =
     if Megatron-Core distributes the layers (`dealt`).
     """
     released = facts.released
-    broken_rules = [
-        Finding(rule.name, "warning" if rule.severity == "error" and not stays else rule.severity, problem)
+    stay = UNDIVIDED | (DEALT if facts.dealt else frozenset())
+    checked = [
+        rule if released or rule.severity != "error" or rule.name in stay else replace(rule, severity="warning")
         for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
-        for stays in (released or rule.name in UNDIVIDED or (facts.dealt and rule.name in DEALT),)
-        for problem in broken(rule, facts)
     ]
-    return sorted(broken_rules, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+    return findings_of(checked, facts)
 
 
 def applies(rule: Rule[MegatronFacts], version: str) -> bool:
@@ -274,11 +275,3 @@ def applies(rule: Rule[MegatronFacts], version: str) -> bool:
     order = versions()
     since, until = rule.since or order[0], rule.until or order[-1]
     return order.index(since) <= order.index(version) <= order.index(until)
-
-
-def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield the rule's problems; the check ends silently at the first fact that is not known."""
-    try:
-        yield from rule.check(facts)
-    except NotKnown:
-        return

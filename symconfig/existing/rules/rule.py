@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
@@ -63,13 +64,17 @@ class Finding:
 
 
 def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = None) -> list[Finding]:
-    """Return a finding for each problem of the rules; problems without a file get `place`, if given."""
+    """Return a finding for each problem of the rules, by line and column; problems without a file get `place`.
+
+    A check ends silently at the first fact that is not known.
+    """
     where: dict[str, Any] = {} if place is None else {"file": place.file, "line": place.line, "column": place.column}
-    return [
-        Finding(rule.name, rule.severity, replace(problem, **({} if problem.file else where)))
-        for rule in rules
-        for problem in rule.check(facts)
-    ]
+    found = []
+    for rule in rules:
+        with suppress(NotKnown):
+            for problem in rule.check(facts):
+                found.append(Finding(rule.name, rule.severity, replace(problem, **({} if problem.file else where))))
+    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
 
 
 Row = Mapping[str, Any]
