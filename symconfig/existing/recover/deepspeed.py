@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments, accelerate_settings
@@ -62,7 +60,7 @@ def run_of_json(
     """
     own = replace(
         reading,
-        deepspeed=parse(Text(_WRITTEN, json.dumps(config).encode()), "json"),
+        deepspeed=_tree(config),
         settings=settings(words, reading.file),
         possible=(),
     )
@@ -70,11 +68,15 @@ def run_of_json(
     return replace(made, described=replace(model, model=made.described.model))
 
 
+def _tree(config: Mapping[str, Any]) -> Tree:
+    return Tree(Text(_WRITTEN, b""), config, {}, "json")
+
+
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
     """Return the run by the DeepSpeed JSON, else by that which Accelerate builds, and arguments. Raises InputError."""
     tree = reading.deepspeed
     if tree is None and (config := accelerate_settings(reading).config) is not None:
-        tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
+        tree = _tree(config)
     if tree is None:
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
     if not isinstance(tree.data, dict):

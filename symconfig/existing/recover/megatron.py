@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -116,8 +117,8 @@ class Reader:
             yield names.problem(what, "optimizer", got=names.table.version)
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        beyond = [(dest, need) for dest, need in BOUNDS.items() if _beyond(names, dest, need)]
-        for dest in filter(dict(beyond).get, names.written):
+        beyond = [dest for dest in names.written if dest in BOUNDS and not _within(names, dest)]
+        for dest in beyond:
             yield names.problem("is a number that no run has", dest, got=names[dest], need=BOUNDS[dest])
         if beyond:
             return
@@ -269,12 +270,11 @@ class Reader:
                 )
 
 
-def _beyond(names: Namespace, dest: str, need: str) -> bool:
-    """Return whether an argument is given as a number outside `need` ("1 or more", else 0 to 1); a nan is outside."""
-    value = names[dest] if dest in names.written and dest not in names.dark else None
-    if not isinstance(value, int | float):
-        return False
-    return value < 1 if need == "1 or more" else not 0 <= value <= 1  # nan, too
+def _within(names: Namespace, dest: str) -> bool:
+    """Return whether an argument is no known number, or one in the bounds of its destination; a nan is not."""
+    value = names[dest] if dest not in names.dark else None
+    least, most = (1, math.inf) if BOUNDS[dest] == "1 or more" else (0, 1)
+    return not isinstance(value, int | float) or least <= value <= most
 
 
 def stages(

@@ -167,8 +167,10 @@ class Namespace(Mapping[str, Value]):
         return problem_at(self.place(dest), what, field=self.spelled(dest), need=need, hint=hint, got=text)
 
     def option(self, dest: str, value: Value = True) -> str:
-        """Return this version's option that sets `dest`, for a switch to `value`. Raises KeyError if there is none."""
-        return option(self.table, dest, value)
+        """Return this version's option that sets `dest`, for a switch to `value`; --dest with dashes without one."""
+        with suppress(KeyError):
+            return option(self.table, dest, value)
+        return "--" + dest.replace("_", "-")
 
 
 @cache

@@ -288,11 +288,7 @@ class MegatronFacts(Mapping[str, Value]):
         return self._at(self.names.place(dest, *related), what, field=named, got=text, need=need, hint=hint)
 
     def option(self, dest: str, value: Value = True) -> str:
-        """Return the option's name in this version; the destination with dashes where this version has none."""
-        try:
-            return self.names.option(dest, value)
-        except KeyError:
-            return "--" + dest.replace("_", "-")
+        return self.names.option(dest, value)
 
     def about(self, name: str, what: str, *related: str, **words: str | None) -> Problem:
         """Return a problem about an environment variable where it is set, else at the first given of `related`."""

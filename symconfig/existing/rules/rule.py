@@ -165,28 +165,18 @@ class Lookup(dict[str, Any]):
         return self.value(name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Case(Generic[Facts]):
-    """One case of a rule: the conditions under which it is broken, and the row with its texts."""
+def _problem(language: Language[Facts], row: Row, conditions: Sequence[Row], facts: Facts) -> Problem | None:
+    """Return a case's problem at the row's `at`, its texts formatted by the facts' values ({value}: of `at`).
 
-    language: Language[Facts]
-    row: Row
-    conditions: tuple[Row, ...]
-
-    def __call__(self, facts: Facts) -> Problem | None:
-        """Return the case's problem at the row's `at`, its texts formatted by the facts' values ({value}: of `at`).
-
-        None if a condition does not hold, or a value is not known.
-        """
-        try:
-            if not all(self.language.holds(facts, each) for each in self.conditions):
-                return None
-            values = Lookup(lambda name: self.language.value(facts, about[0] if name == "value" else name))
-            about = str(self.row["at"]).format_map(values).split()
-            texts = {key: str(self.row[key]).format_map(values) for key in TEXTS if key in self.row}
-            return self.language.problem(facts, about, texts, self.row)
-        except NotKnown:
-            return None
+    None if a condition does not hold, or a value is not known.
+    """
+    with suppress(NotKnown):
+        if all(language.holds(facts, each) for each in conditions):
+            values = Lookup(lambda name: language.value(facts, about[0] if name == "value" else name))
+            about = str(row["at"]).format_map(values).split()
+            texts = {key: str(row[key]).format_map(values) for key in TEXTS if key in row}
+            return language.problem(facts, about, texts, row)
+    return None
 
 
 def bases_of(framework: str) -> Mapping[str, str]:
@@ -213,15 +203,8 @@ def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, A
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}
-    if of_case.keys() - {"if"}:
-        return Rule(name=name, check=_check(of_case, language), **of_rule)
-    found: Check[Facts] = checks[name.replace("-", "_")]
-
-    def check(facts: Facts) -> Iterator[Problem]:
-        """Return what the function finds; nothing unless the row's conditions hold."""
-        return found(facts) if language.holds(facts, of_case["if"]) else iter(())
-
-    return Rule(name=name, check=check if of_case else found, **of_rule)
+    check = _check(of_case, language) if of_case else checks[name.replace("-", "_")]
+    return Rule(name=name, check=check, **of_rule)
 
 
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
@@ -235,12 +218,11 @@ def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
         whole = {**own, **case, "if": [each["if"] for each in (row, case) if "if" in each]}
         for word in whole.pop("each", "-").split():
             filled = filled_with(whole, word)
-            conditions = filled.pop("if")
-            cases.append(_Case(language, filled, tuple(conditions)))
+            cases.append((filled, filled.pop("if")))
 
     def check(facts: Facts) -> Iterator[Problem]:
-        for case in cases:
-            if (problem := case(facts)) is not None:
+        for case, conditions in cases:
+            if (problem := _problem(language, case, conditions, facts)) is not None:
                 yield problem
                 if row.get("once"):
                     return
