@@ -8,7 +8,7 @@ from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
-from symconfig.existing.recover import zoo
+from symconfig.existing.recover import uncounted, zoo
 from symconfig.existing.recover.fields import Fields, merged
 from symconfig.existing.recover.layers import PATTERN, expert_fields, has_experts, mixer_fields
 from symconfig.existing.recover.namespace import Namespace
@@ -16,33 +16,7 @@ from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
 from symconfig.formats import links, megatron
 
-_HYBRID = "layers of several kinds are read from --hybrid-layer-pattern alone"
-_UNEVEN = "layers that differ from each other by a file are not described"
-_VISION = "image models are not described"
-_RETRO = "retrieval (RETRO) is not described"
 _TWO = "models of an encoder and a decoder (T5), or of an encoder alone (BERT), are not described"
-
-# Arguments that must stand at their default.
-_DEFAULTS: dict[str, str] = {
-    "hybrid_attention_ratio": _HYBRID,
-    "hybrid_mlp_ratio": _HYBRID,
-    "mtp_hybrid_override_pattern": _HYBRID,
-    "heterogeneous_layers_config_path": _UNEVEN,
-    "heterogeneous_layers_config_encoded_json": _UNEVEN,
-    "decoder_num_layers": _TWO,
-    "decoder_seq_length": _TWO,
-    "bert_load": _TWO,
-    "biencoder_projection_dim": _TWO,
-    "retro_add_retriever": _RETRO,
-    "retro_project_dir": _RETRO,
-    "vision_pretraining": _VISION,
-    "mrope_section": "rope of several axes, for images and video, is not described",
-    "apply_residual_connection_post_layernorm": "a residual connection from behind the norm is not described",
-    "enable_mhc_connections": "several residual streams (hyper-connections) are not described",
-    "use_legacy_models": "Megatron-LM's legacy models are not described",
-    "openai_gelu": "this form of GELU is Megatron-LM's legacy models' own",
-    "onnx_safe": "this form of GELU is Megatron-LM's legacy models' own",
-}
 _USUAL = "mindspeed_llm.tasks.models.spec.qwen3_spec"  # builds the layers that Megatron-LM would
 # Specifications of Megatron-LM's own for the layers of a pattern.
 _STACKS = ("hybrid_stack_spec", "mamba_stack_spec")
@@ -54,9 +28,8 @@ def refuse_undescribed(out: Fields) -> None:
     A specification of layers in Python becomes an assumption if a model is named.
     """
     args = out.args
-    for dest, why in _DEFAULTS.items():
-        if not _is_default(out, dest):
-            out.refuse(why, dest, got=args.word(dest))
+    for dest, why in uncounted.refused(args, "undescribed"):
+        out.refuse(why, dest, got=args.word(dest))
     encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
@@ -70,13 +43,6 @@ def refuse_undescribed(out: Fields) -> None:
     else:
         why = "the specification in Python that builds them is not read"
         out.assume("layers", f"those of {out.base.name}", why, "spec")
-
-
-def _is_default(out: Fields, dest: str) -> bool:
-    if not out.args.given(dest):
-        return True
-    value = out.args.value(dest)
-    return value in (None, False, 0, "", (), "[]")
 
 
 # A factor that options say is a rounded one: the root of a hidden size, or what gives a softmax its scale.

@@ -1,8 +1,8 @@
 """Options that the prediction knows nothing of: some are refused, and the prediction is made without the others.
 
 destinations.json sorts every destination of every version of Megatron-LM that no link reads: `read` has those that the
-prediction counts; `refused` and `without` what the others are, or what is counted in their place; `indifferent` those
-that neither memory nor time depends on, by the reason.
+prediction counts; `undescribed` those of models that no descriptor describes; `refused` and `without` what the others
+are, or what is counted in their place; `indifferent` those that neither memory nor time depends on, by the reason.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ def counted() -> frozenset[str]:
     """Return the destinations on which the prediction depends. Cached."""
     data = destinations()
     ignored = set(data["without"]).union(*data["indifferent"].values())
-    return frozenset(data["read"]) | LINKED | (DECIDED - ignored)
+    return frozenset(data["read"]).union(data["undescribed"]) | LINKED | (DECIDED - ignored)
 
 
-def refused(names: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield (destination, what is not predicted) of each refused option with another value than its default."""
-    for dest, what in (*destinations()["refused"].items(), *mindspeed.refused().items()):
+def refused(names: Namespace, kind: str = "refused") -> Iterator[tuple[str, str]]:
+    """Yield (destination, reason) of each option of a kind with another value than its default.
+
+    "refused": of runs that are not predicted; "undescribed": of models that no descriptor describes.
+    """
+    own = mindspeed.refused() if kind == "refused" else {}
+    for dest, what in (*destinations()[kind].items(), *own.items()):
         if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
 

@@ -28,7 +28,7 @@ from tests.verify.structures import granite_4
 def kinds() -> dict[str, frozenset[str]]:
     found = uncounted.destinations()
     indifferent = {why: frozenset(names) for why, names in found["indifferent"].items()}
-    others = {kind: frozenset(found[kind]) for kind in ("refused", "without")}
+    others = {kind: frozenset(found[kind]) for kind in ("refused", "undescribed", "without")}
     read = frozenset(found["read"]) | LINKED | DECIDED.difference(*indifferent.values(), others["without"])
     return {"read": read, **others, **indifferent}
 
