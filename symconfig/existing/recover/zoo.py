@@ -77,6 +77,7 @@ def model_of(name: str) -> tuple[ModelDescriptor, bool]:
     return hub.named(model, name), bool(entry.get("vision"))
 
 
+_SCALING = "rope_scaling.rope_type"
 MOST_FIELDS = 3  # fields at most in which a model may differ from one that it is said to be like
 _SHAPES = words(
     """
@@ -110,11 +111,23 @@ def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
     None if all differ in more than `MOST_FIELDS` fields, or if one is equal.
     """
     mine = meaning(model)
-    count, name, fields = min((len(differing(mine, one)), other.name, differing(mine, one)) for other, one in _zoo())
+    ranked = []
+    for other, theirs in _zoo():  # rope's scaling is one choice
+        names = (_SCALING if name.startswith("rope_scaling.") else name for name in differing(mine, theirs))
+        fields = tuple(dict.fromkeys(names))
+        ranked.append((len(fields), other.name, fields))
+    count, name, fields = min(ranked)
     if not 0 < count <= MOST_FIELDS:
         return None
-    shown = {field: "on other layers" if isinstance(mine.get(field), tuple) else mine.get(field) for field in fields}
-    return name, tuple(f"{field} {value}" for field, value in shown.items())
+    return name, tuple(f"{field} {_shown(mine.get(field))}" for field in fields)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return "on other layers"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def differing(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
