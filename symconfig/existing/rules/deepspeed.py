@@ -17,7 +17,7 @@ from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofille
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
 from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, bases_of, rules_of
 from symconfig.existing.rules.rule import findings as findings_of
-from symconfig.formats.deepspeed import stage_of
+from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing
 from symconfig.frameworks.deepspeed import constraints
@@ -93,9 +93,10 @@ class DeepSpeedFacts:
         value = self.get(*path)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
-    def whole(self, *path: str, otherwise: int = 0) -> int:
+    def whole(self, *path: str) -> int:
+        """Return the whole number at a path; 0 where there is none."""
         value = self.number(*path)
-        return value if isinstance(value, int) else otherwise
+        return value if isinstance(value, int) else 0
 
     @property
     def stage(self) -> int:
@@ -105,11 +106,8 @@ class DeepSpeedFacts:
     @property
     def precision(self) -> str:
         """Return "bf16" (also by bfloat16), "fp16", "fp32" if none is on, or "unknown" for an "auto"."""
-        if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
-            return "bf16"
-        if self.get("fp16", "enabled") is True:
-            return "fp16"
-        return "unknown" if AUTO in (self.get(name, "enabled") for name in ("bf16", "bfloat16", "fp16")) else "fp32"
+        unknown = AUTO in (self.get(name, "enabled") for name in ("bf16", "bfloat16", "fp16"))
+        return precision_of(self.config) or ("unknown" if unknown else "fp32")
 
     @property
     def tensor_parallel(self) -> int:
@@ -312,7 +310,7 @@ def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
         ep=facts.expert_parallel,
         cp_comm="a2a",
         zero_stage=facts.stage,
-        grad_bytes=4 if facts.get("data_types", "grad_accum_dtype") == "fp32" else 2,
+        grad_bytes=gradient_bytes_of(facts.config),
         optimizer_offload=0.0 if not facts.offloads("offload_optimizer") else 1.0 if share is None else share,
         param_offload=facts.offloads("offload_param"),
     )

@@ -4,7 +4,7 @@ names."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -250,6 +250,13 @@ class Script:
         )
         rl = step.rl.model_copy(update={"reward_model": placed})
         return replace(step, rl=rl, reward_model=model.model.of_values, reward=reward)
+
+    def undivided_heads(self, model: Described, ranks: int, option: str) -> Iterator[Problem]:
+        """Yield a problem if the ranks that share a sequence do not divide the key/value heads."""
+        heads = model.model.num_key_value_heads
+        if heads % ranks:
+            what = "copies of key/value heads for the ranks of a sequence are not predicted"
+            yield self.problem(option, what, got=f"{heads} heads for {ranks} ranks")
 
     def left_out(self, key: str, what: str = "reward model") -> None:
         """Record as an assumption that a model that an option names is not there."""

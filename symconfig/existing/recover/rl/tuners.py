@@ -3,12 +3,14 @@ around it. Sources: as of `formats.tuners`, and the trainers of each (trl/traine
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from symconfig.descriptor.tuning import LossName, Preference, Rl
 from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.launch.reading import settings
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.rl.script import PROMPT
 from symconfig.existing.recover.rl.step import Alone, Packed
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
@@ -57,10 +59,8 @@ class Reader(TunerWorkers):
         if task not in (None, *_TASKS, "seq_cls"):
             self.problems.append(self.problem("task_type", "this task is not predicted", got=task, need=_NEED))
         model = self._model()
-        if model is not None and not self.program.megatron and model.model.num_key_value_heads % self._sp:
-            what = "copies of key/value heads for the ranks of a sequence are not predicted"
-            got = f"{model.model.num_key_value_heads} heads for {self._sp} ranks"
-            self.problems.append(self.problem("sequence_parallel_size", what, got=got))
+        if model is not None and not self.program.megatron:
+            self.problems += self.undivided_heads(model, self._sp, "sequence_parallel_size")
         around = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
         if self.problems or self.values.problems or around is None:
             raise self.refusal()
@@ -227,9 +227,11 @@ class Reader(TunerWorkers):
             return None
         if not self._apart:
             return tp, 0
-        if (server := next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)) is not None:
-            stated = _number(server, "tensor_parallel_size")
-            return stated or tp, (stated or 1) * (_number(server, "data_parallel_size") or 1)
+        if (words := next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)) is not None:
+            server = Arguments(settings(words, self.reading.file))
+            ranks = (f"{way}_parallel_size" for way in ("tensor", "data"))
+            stated, copies = (server.whole(name, f"vllm_{name}") for name in ranks)
+            return stated or tp, (stated or 1) * (copies or 1)
         if not values.given("vllm_tensor_parallel_size"):
             need = 2 * 2.0 * parameters(model.model).total / self.known_cluster.gpu.memory_bytes.value
             tp = 1 << max(0, ceil(log2(need)))
@@ -237,13 +239,3 @@ class Reader(TunerWorkers):
         why = f"its server is started elsewhere; so many hold the weights, and {node} are a node"
         self.assumed.append(Assumed("engine", f"{max(node, tp)} GPUs, {tp} a replica", why))
         return tp, max(node, tp)
-
-
-def _number(words: Sequence[str], name: str) -> int | None:
-    """Return the integer after an option in a command's words, with or without the prefix `vllm_`; None if absent."""
-    for word, value in zip(words, [*words[1:], ""], strict=True):
-        option, joined, own = word.lstrip("-").replace("-", "_").partition("=")
-        text = own if joined else value
-        if option.removeprefix("vllm_") == name and word.startswith("-") and text.isdecimal():
-            return int(text)
-    return None

@@ -255,10 +255,8 @@ class Reader(Script):
             raise InputError(
                 self.problem(f"{role}.configuration.cp", "does not divide the GPUs", got=f"{sp} on {gpus}")
             )
-        if model.model.num_key_value_heads % sp:
-            what = "copies of key/value heads for the ranks of a sequence are not predicted"
-            got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
-            raise InputError(self.problem(f"{role}.configuration.cp", what, got=got))
+        if wrong := list(self.undivided_heads(model, sp, f"{role}.configuration.cp")):
+            raise InputError(wrong)
         dp = gpus // sp
         packed = packed.within(rl, dp)
         program, liger = PROGRAMS["verl-fsdp", "fsdp"], LIGER if values.switch(f"{role}.liger") else {}
