@@ -144,8 +144,10 @@ def test_an_audit_of_rendered_files_gives_the_plan_back(model: str, case: Case, 
     found = audit(reading, Supplied(), plan.cluster, plan.job.limits, plan=False)
     assert not found.unpredicted
     if case.job.get("task") != "lora":  # whose model has adapters of the job
-        assert found.judged.run.described.zoo == model
+        assert found.judged.run.described.zoo == model.removesuffix("-lora")
         fields = set(type(plan.model).model_fields) - FOR_PEOPLE
+        if plan.model.model_type == "qwen":  # trains under the Qwen2 class, whose modules are named otherwise
+            fields -= {"adapter"}
         assert found.judged.plan.model.model_dump(include=fields) == load_model(model).model_dump(include=fields)
     mine, theirs = found.judged.plan.best, plan.best
     assert (mine.target, mine.configuration) == (theirs.target, theirs.configuration)

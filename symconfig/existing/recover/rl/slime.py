@@ -101,7 +101,11 @@ class Reader(Script):
         prompt = self.longest_prompt(prompt, PROMPT, why)
         batch = values.whole("global_batch_size") or prompts * samples
         if (steps := values.whole("num_steps_per_rollout")) is not None:
-            batch = max(1, prompts * samples // steps)
+            if steps > prompts * samples:
+                what, need = "is too large", f"at most {prompts * samples:,}, the samples of a rollout"
+                self.problems.append(self.problem("num_steps_per_rollout", what, got=f"{steps:,}", need=need))
+                return None
+            batch = prompts * samples // steps
         updates = max(1, prompts * samples // batch)
         prompts = min(prompts, max(1, updates * batch // samples))  # what is left over is dropped
         # Attention is apart on each of these; experts lie over all of an engine's GPUs.
