@@ -181,18 +181,17 @@ class Reader(Script):
         return self.values.whole(f"{POLICY}.max_total_sequence_length") or 1
 
     @property
-    def _packs(self) -> bool:
-        """Return whether micro-batches are filled by tokens (sequence packing or dynamic batching)."""
-        return any(self.values.switch(f"{POLICY}.{way}.enabled") for way in ("sequence_packing", "dynamic_batching"))
+    def _packs(self) -> str | None:
+        """Return the section by which micro-batches are filled by tokens; None if they are of sequences."""
+        ways = (f"{POLICY}.{way}" for way in ("sequence_packing", "dynamic_batching"))
+        return next((way for way in ways if self.values.switch(f"{way}.enabled")), None)
 
     def _room(self, phase: str, sequences: int) -> int:
         """Return the tokens of a phase's ("train", "logprob") micro-batch: by {phase}_mb_tokens if it is packed.
 
         Without packing and dynamic batching, or without that key, `sequences` x the longest sequence.
         """
-        ways = ("sequence_packing", "dynamic_batching")
-        on = next((way for way in ways if self.values.switch(f"{POLICY}.{way}.enabled")), None)
-        stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
+        stated = self.values.whole(f"{self._packs}.{phase}_mb_tokens") if self._packs else None
         return stated or sequences * self._longest
 
     def _without_generation(self, model: Described) -> Run:
