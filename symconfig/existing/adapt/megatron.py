@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -13,15 +14,10 @@ from symconfig.existing.adapt.draft import (
     NO_PLACE,
     Change,
     Draft,
-    Meaning,
     Option,
     Progress,
     Unplaced,
-    differ,
-    option_changes,
-    option_edits,
-    values_of,
-    why_apart,
+    with_option,
 )
 from symconfig.existing.adapt.same import check
 from symconfig.existing.launch.reading import Reading, Setting, settings
@@ -196,7 +192,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     """Return the progress with the plan's options in the script, its GPUs in the launcher, and its variables exported.
 
     Repeated, as one option's default may depend on another. What cannot be written, read or made equal is listed as
-    unplaced; if runs of one program differ nothing is changed. Raises InputError if model or length are not the plan's.
+    unplaced. Raises InputError if model or length are not the plan's.
     """
     goal, reading = Goal.of(plan), draft.reading
     hidden = goal.hidden(reading)
@@ -213,12 +209,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             if item.matters
         ),
     )
-    if differ(reading, {name for name, flag in goal.table.flags.items() if flag.dest in DECIDED}):
-        for wish in wishes(names, goal.wanted, differing):
-            progress = progress.with_unplaced(
-                Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest))
-            )
-        return progress
     for _ in range(_ROUNDS):
         progress = _options(progress, goal, [family for family in differing if family not in blocked])
         reading = progress.draft.reading
@@ -292,57 +282,43 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 
 
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
-    """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
+    """Return the draft with one option as `wish` wants it: added, changed or removed; None if no edit does that.
 
-    None if no edit does that and nothing else. But options may change along with it, as where one variable gives
-    several, if a plan decides them and they come to have the plan's values.
+    Other options may change along with it, as where one variable gives several, if they come to have the plan's values.
     """
-    setting = _having(names, wish.dest)
-    name = wish.option if setting is None else setting.name
-    removes = wish.values is None or (setting is not None and not setting.values)
-    if not removes and setting is not None and not wish.values:
+    setting, values, known = _having(names, wish.dest), wish.values, goal.table.flags
+    if setting is not None and not setting.values:
+        values = None  # a switch goes; the option that the plan has instead comes next
+    elif setting is not None and values == ():
         return None
-    values = wish.values or ()
-    planned = {(each.name, each.texts) for each in goal.settings} | ({(name, values)} if not removes else set())
-    old = (name, values_of(setting)) if setting is not None else None
-    before, known = draft.meaning, goal.table.flags
+    name = wish.option if setting is None else setting.name
+    planned = {(each.name, each.texts) for each in goal.settings} | {(name, values)}
 
-    def decided(option: Option) -> bool:
-        return option[0] in known and known[option[0]].dest in DECIDED | {wish.dest}
-
-    def right(after: Meaning) -> bool:
-        """Return whether each run gained planned options only, lost only others, and has the wish fulfilled."""
-        changes = option_changes(before, after)
-        return changes is not None and all(
-            (lost[old] == 1 if removes and old is not None else gained[name, values] == 1)
-            and gained.keys() <= planned
-            and all(decided(option) and option not in planned for option in lost)
-            for gained, lost in changes
-        )
+    def loses(option: Option) -> bool:
+        return option not in planned and option[0] in known and known[option[0]].dest in DECIDED | {wish.dest}
 
     anchors = _anchors(draft, names, wish)
-    return draft.first_right(option_edits(draft, setting, anchors, wish.option, None if removes else values), right)
+    return with_option(draft, setting, anchors, name, values, planned.__contains__, loses)
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Return the given options behind which a new one may be inserted, best first.
+    """Return the six given options nearest to the wish's in the order of `FAMILIES`, then the configuration's last.
 
-    Up to six whose families are nearest to the wish's (of experts or not, alike), then the last option of the
-    configuration.
+    Options of experts are nearer to each other than to other options, those of the same family nearer than others, and
+    those before it nearer than those behind.
     """
-    at = next((index for index, family in enumerate(FAMILIES) if wish.dest in family.dests), len(FAMILIES) - 1)
-    order = (FAMILIES[at], *reversed(FAMILIES[:at]), *FAMILIES[at + 1 :])
-    own = FAMILIES[at].dests
-    mine = own.index(wish.dest) if wish.dest in own else 0
-    dests = [*reversed(own[:mine]), *own[mine + 1 :]]
-    dests += [dest for family in order[1 : at + 1] for dest in reversed(family.dests)]
-    dests += [dest for family in order[at + 1 :] for dest in family.dests]
+    order = {dest: (row, at) for row, family in enumerate(FAMILIES) for at, dest in enumerate(family.dests)}
+    row, at = order.get(wish.dest, (len(FAMILIES) - 1, 0))
+    expert = re.compile("moe|expert")
 
-    def of_experts(dest: str) -> bool:
-        return "moe" in dest or "expert" in dest
+    def distance(dest: str) -> tuple[bool, bool, bool, tuple[int, int]]:
+        there, index = order[dest]
+        behind = (there, index) > (row, at)
+        apart = (there - row, index - at) if behind else (row - there, -index)
+        return bool(expert.search(dest)) != bool(expert.search(wish.dest)), there != row, behind, apart
 
-    dests.sort(key=lambda dest: of_experts(dest) != of_experts(wish.dest))
-    anchors = [setting for dest in dests if (setting := names.setting(dest))]
+    nearest = sorted(order.keys() - {wish.dest}, key=distance)
+    anchors = [setting for dest in nearest if (setting := names.setting(dest))]
     return [*anchors[:_MOST_ANCHORS], *draft.reading.settings[-1:]]
 
 
@@ -354,18 +330,13 @@ def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) 
     names, wanted = goal.names(progress.draft.reading), goal.wanted
     why = "all options together still mean something else"
     for family in families:
-        if {item.option for item in progress.unplaced} & {
-            name for name, flag in goal.table.flags.items() if flag.dest in family.dests
-        }:
+        listed = (goal.table.flags.get(item.option) for item in progress.unplaced)
+        if any(flag is not None and flag.dest in family.dests for flag in listed):
             continue
         planned = next(filter(None, map(wanted.setting, family.dests)), None)
         there = next(filter(None, (_having(names, dest) for dest in family.dests)), None)
-        place = None if there is None else there.place
-        if named := planned or there:
-            progress = progress.with_unplaced(
-                Unplaced(named.name, None if planned is None else planned.text, why, place)
-            )
-        elif not progress.unplaced:  # else it follows from what was not placed
-            option = "--" + family.dests[0].replace("_", "-")
-            progress = progress.with_unplaced(Unplaced(option, "as the plan has it", why))
+        named = planned or there
+        option = f"--{family.dests[0].replace('_', '-')}" if named is None else named.name
+        now = "as the plan has it" if named is None else None if planned is None else planned.text
+        progress = progress.with_unplaced(Unplaced(option, now, why, None if there is None else there.place))
     return progress
