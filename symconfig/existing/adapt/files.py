@@ -15,7 +15,7 @@ from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.launch.text import Text, instead, leads_out
+from symconfig.existing.launch.text import Text, instead
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
@@ -140,7 +140,7 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
     """Return the file to replace, links resolved. Raises InputError if it changed or must not be written."""
-    if path.is_symlink() and leads_out(path, root):
+    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",
             file=str(path),

@@ -152,10 +152,8 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file; of several YAML documents the first that is a known configuration."""
-    if syntax == "json":
-        return parse_json(text)
-    return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))
+    """Return the tree of a data file. Raises InputError."""
+    return parse_json(text) if syntax == "json" else parse_yaml(text)
 
 
 def is_deepspeed(data: Any) -> bool:

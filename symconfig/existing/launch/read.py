@@ -85,8 +85,8 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     recipe or model is started although everything was understood.
     """
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
-    written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
-    lookup = FileLookup(folder, variables, written, bash.origins, bash.reading.texts)
+    written = {name: Text(f"{name} (written by {text.file})", data) for name, data in bash.virtual.items()}
+    lookup = FileLookup(folder, variables, written)
     reading = followed(bash.reading, lookup)
     refuse_command(reading, bash.reading.settings)
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config

@@ -5,10 +5,8 @@ Megatron-Bridge, NeMo 2, verl and NeMo-RL) with what they inherit.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 
 from symconfig.errors import InputError
@@ -16,8 +14,8 @@ from symconfig.existing.launch.detect import dialect_of, parse, read_sections, s
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
 from symconfig.existing.launch.dialects.override import RECIPE, as_settings, entries, entries_of, interpolated, key_of
 from symconfig.existing.launch.dialects.translate import by_path
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Span, Tree, Unread, Word, World
-from symconfig.existing.launch.text import Place, Text, open_text
+from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word, World
+from symconfig.existing.launch.text import Text, open_text
 from symconfig.resources import may_read
 
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
@@ -28,14 +26,12 @@ class FileLookup:
     """Where the files that a configuration names are looked for.
 
     folder: of the configuration; None for a line of arguments. variables: the environment. virtual: files that a script
-    itself writes; origins: pieces of each with their places in the script and the files that it reads, `texts`.
+    itself writes.
     """
 
     folder: Path | None
     variables: Mapping[str, str]
     virtual: Mapping[str, Text] = field(default_factory=dict)
-    origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
-    texts: tuple[Text, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
         """Return the file of this name, from `virtual` or the folder of `base`; None if it is in neither."""
@@ -93,8 +89,7 @@ def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
                 setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset
             )
         syntax = syntax_of(text)
-        tree = parse(text, "yaml" if syntax == "bash" else syntax)
-        return traced(tree, lookup.origins[word.text], lookup.texts) if word.text in lookup.virtual else tree
+        return parse(text, "yaml" if syntax == "bash" else syntax)
     except InputError as error:
         return unread_setting(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
@@ -282,37 +277,3 @@ def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | 
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
     return tree if sets_megatron(tree.data.get("model")) else None
-
-
-def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
-    """Return the tree of a file that a script writes, with places in the script, or where a variable got its value.
-
-    Unchanged if any of its characters does not stand literally in a file, or if they come from several files.
-    """
-    by_file = {text.file: text for text in texts}
-    literal = [
-        place if place is not None and place.file in by_file and by_file[place.file].at(place) == piece.text else None
-        for piece in pieces
-        for place in (piece.place,)
-    ]
-    starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
-
-    def moved(place: Place | None) -> Place | None:
-        """Return where a place of the written file comes from in the script; None if it has no origin."""
-        if place is None or place.start >= place.end:
-            return None
-        first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))
-        head, tail = literal[first], literal[last]
-        if head is None or tail is None or head.file != tail.file:
-            return None
-        start, end = head.start + place.start - starts[first], tail.start + place.end - starts[last]
-        return by_file[head.file].place(start, end) if start < end else None
-
-    spans = {}
-    for path, span in tree.spans.items():
-        key, value = moved(span.key), moved(span.value)
-        if value is None or (key is None) != (span.key is None):
-            return tree
-        spans[path] = Span(key, value)
-    files = {span.value.file for span in spans.values()}
-    return Tree(by_file[files.pop()], tree.data, spans, tree.syntax, tree.unread) if len(files) == 1 else tree

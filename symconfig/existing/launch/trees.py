@@ -1,6 +1,6 @@
 """YAML and JSON of other programs as data with the bytes of every key and value.
 
-YAML has aliases, merge keys, tags and several documents; JSON is read as DeepSpeed reads it (hjson: comments, a comma
+YAML has aliases, merge keys and tags; JSON is read as DeepSpeed reads it (hjson: comments, a comma
 after the last).
 """
 
@@ -23,27 +23,19 @@ _KNOWN_TAGS = frozenset(_CORE + name for name in ("str", "int", "float", "bool",
 _SPACE = b" \t\r\n"
 
 
-def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
-    """Return the data and places of the first YAML document that `wanted` accepts, else of the first that is not empty.
+def parse_yaml(text: Text) -> Tree:
+    """Return the data and places of a YAML file of one document.
 
     Values from aliases and merge keys have the alias's place; those with unknown tags stay text. `unread` notes unknown
-    tags, repeated keys and further documents. Raises InputError, also for an empty file.
+    tags and repeated keys. Raises InputError, also for an empty file.
     """
     builder = _TreeBuilder(text)
     build(builder, text.characters().removeprefix("\ufeff"))
-    builder.end_document()
     if builder.problems:
         raise InputError(builder.problems)
-    documents = [document for document in builder.whole if document.data is not None]
-    if not documents:
+    if builder.data is None:
         raise InputError("the file is empty", file=text.file)
-    chosen = next((document for document in documents if wanted(document.data)), documents[0])
-    others = tuple(
-        Unread(other.spans[()].value, "another document", "one document is read", Hides.NOTHING)
-        for other in documents
-        if other is not chosen
-    )
-    return replace(chosen, unread=(*chosen.unread, *others))
+    return Tree(text, builder.data, builder.spans, "yaml", tuple(builder.unread))
 
 
 class _TreeBuilder(Builder):
@@ -55,11 +47,10 @@ class _TreeBuilder(Builder):
         self.skipped = int(text.data.startswith(b"\xef\xbb\xbf"))  # the byte order mark, which the parser does not get
         self.spans: dict[KeyPath, Span] = {}
         self.key_places: dict[KeyPath, Place] = {}
-        self.events: list[Any] = []  # of this document, and those that aliases bring
+        self.events: list[Any] = []  # and those that aliases bring
         self.anchors: dict[str, int] = {}  # the first event of each
         self.alias_place: Place | None = None  # of all that is read now
         self.unread: list[Unread] = []
-        self.whole: list[Tree] = []  # a document each
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
@@ -154,15 +145,6 @@ class _TreeBuilder(Builder):
             for key in [key for key in one if key not in into]:
                 into[key] = one[key]
                 self.spans |= {(*done.path, key, *path): Span(place, place) for path in ((), *_inside(one[key]))}
-
-    def further_document(self, event: Any) -> None:
-        self.end_document()
-        self.data, self.spans, self.key_places, self.events, self.anchors, self.unread = None, {}, {}, [], {}, []
-        self.keys, self.values = {}, {}
-
-    def end_document(self) -> None:
-        if self.spans:
-            self.whole.append(Tree(self.text, self.data, self.spans, "yaml", tuple(self.unread)))
 
 
 def _inside(value: Any) -> Iterator[KeyPath]:

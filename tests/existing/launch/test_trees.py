@@ -217,6 +217,11 @@ def test_aliases_that_multiply_are_refused() -> None:
         of_yaml("\n".join(lines))
 
 
+def test_a_second_document_is_refused() -> None:
+    with pytest.raises(InputError, match="holds more than one document"):
+        of_yaml("kind: Service\n---\nmodel: {tp: 2}\n")
+
+
 @pytest.mark.parametrize("source", ["a: &a [*a]", "a: *nowhere"])
 def test_an_alias_of_nothing_whole_is_refused(source: str) -> None:
     with pytest.raises(InputError, match=r"an alias stands inside|nothing before this"):
@@ -227,15 +232,6 @@ def test_a_tag_of_another_program_leaves_text_and_is_listed() -> None:
     read = of_yaml("a: !ENV ${HOME}/x\nb: !!str 8\nc: !!int '8'\nd: !!python/tuple [1, 2]\n")
     assert read.data == {"a": "${HOME}/x", "b": "8", "c": 8, "d": [1, 2]}
     assert [(item.place.line, item.what) for item in read.unread] == [(1, "!ENV")]
-
-
-def test_of_several_documents_the_wanted_one_is_read() -> None:
-    text = Text("k8s.yaml", b"kind: Service\n---\nmodel: {tp: 2}\n---\n---\nother: 1\n")
-    read = parse_yaml(text, lambda data: "model" in data)
-    assert read.data == {"model": {"tp": 2}}
-    assert read.text.at(read.spans[("model", "tp")].value) == "2"
-    assert [item.place.line for item in read.unread] == [1, 6]
-    assert not any(item.matters for item in read.unread)
 
 
 def test_of_a_key_that_stands_twice_the_last_counts_and_it_is_said() -> None:

@@ -25,7 +25,7 @@ _SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
 _CUT = "is a command of its own for bash: the one above it ends before, at a comment, a blank line or a \\ with a blank"
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
-_DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
+_DIRECTIVE = re.compile(rb"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
 _SLURM = {
     **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
@@ -41,13 +41,12 @@ _SLURM = {
 class Bash:
     """The reading of a script, and what is needed to follow the files that it names.
 
-    runs: further runs of the program. virtual: files that it writes, by name; origins: their characters with places.
+    runs: further runs of the program. virtual: contents of the files that it writes, by name.
     """
 
     reading: Reading
     runs: tuple[Reading, ...]
-    virtual: Mapping[str, Text]
-    origins: Mapping[str, tuple[Piece, ...]]
+    virtual: Mapping[str, bytes]
 
 
 def read_bash(
@@ -130,13 +129,8 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     runs, others = _other_commands(best, splits, log)
     reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops))
     readings = tuple(_reading(text, log, run) for run in runs)
-    known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(
-        reading,
-        readings,
-        {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: Word(parts, Place("", 0, 0, 1, 1)).joined().pieces for name, parts in known.items()},
-    )
+    virtual = {name: text_of(parts).encode() for name, parts in files.items() if not unknown_of(parts)}
+    return Bash(reading, readings, virtual)
 
 
 def _reading(text: Text, log: Log, split: Split) -> Reading:
@@ -252,7 +246,7 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the last value of each option in #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
+    """Return the last value of each option in #SBATCH comments, by name without dashes."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

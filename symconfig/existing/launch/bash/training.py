@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.existing.launch.bash.state import Command, holds_options, is_option
+from symconfig.existing.launch.bash.state import Command, holds_options
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.existing.launch.text import Place, cover
+from symconfig.frameworks.megatron.flags import is_option
 
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
@@ -42,11 +43,12 @@ def arguments(
             unread.append(item := unread_word(word, source))
             unknown = (Word.dark(item.why, word.place),)
             possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
-        elif is_option(text):
+        elif is_option(text) and text != "--":
             close()
             name, values = word, []
             if "=" in text:
-                settings.append(_joined(word, text.index("="), source))
+                spelled, value = text.partition("=")[0], word.after(text.index("=") + 1).joined()
+                settings.append(Setting(spelled, spelled, (value,), word.place, joined=True))
                 name = None
         elif name is None:
             loose.append(word)
@@ -73,19 +75,6 @@ def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
     return Unread(place, what, word.unknown or "is not known", hides, options=True)
-
-
-def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the setting of a word `--x=1`, whose `=` is at index `equals`; its value has its place in the source."""
-    spelled = word.text[:equals]
-    parts = word.cut(equals + 1).pieces
-    written = source(word.place)
-    if written.startswith(spelled + "="):
-        place = word.place.inner(written, equals + 1, len(written))
-    else:
-        place = cover(part.place for part in parts) or word.place
-    value = Word(parts, place).joined()
-    return Setting(spelled, spelled, (value,), word.place, joined=True)
 
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
