@@ -327,7 +327,7 @@ def _edits(draft: Draft, setting: Setting, added: str, values: Sequence[str] | N
     In words of a script, or in a YAML, where values are those of JSON and nothing is removed.
     """
     texts = draft.texts
-    if (tree := draft.reading.tree_at(setting.place)) is not None:
+    if (tree := draft.reading.tree) is not None and tree.text.file == setting.place.file:
         path = trees.path_at(tree, setting.place)
         if path and values:
             value = json.loads(values[0].lower())

@@ -42,7 +42,6 @@ _MODEL = words(
 )
 _MODEL_FILE = "config.json"
 _CONFIG_FILE = "--config_file"
-ACCELERATE = "a configuration of Accelerate"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 
 
@@ -122,7 +121,7 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
             Text(f"the {setting.values[-1].text} of {known.tuner.name if known else ''}", preset.encode())
         )
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
-        why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
+        why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
     counts = {name: n for name in ("num_processes", "num_machines") if type(n := tree.get(name)) is int}
     words = tuple(Word.of(str(n), tree.spans[(name,)].value, literal=True) for name, n in counts.items())

@@ -99,7 +99,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )
-    return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in bash.runs)), variables)
+    return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in reading.runs)), variables)
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"

@@ -346,10 +346,6 @@ class Reading:
         """Return whether the training may depend on something in `unread`."""
         return any(item.matters for item in self.unread)
 
-    def tree_at(self, place: Place) -> Tree | None:
-        """Return the tree if it is that of the place's file; None otherwise."""
-        return self.tree if self.tree is not None and self.tree.text.file == place.file else None
-
     @property
     def assumptions(self) -> tuple[Unread, ...]:
         """Return the notes in `unread` that are assumed to have no effect on the options or variables."""

@@ -87,14 +87,6 @@ class Text:
         """Return the text at a place; malformed bytes are replaced."""
         return self.data[place.start : place.end].decode("utf-8", "replace")
 
-    def characters(self) -> str:
-        """Return the contents as text. Raises InputError if they are not UTF-8."""
-        try:
-            return self.data.decode()
-        except UnicodeDecodeError as error:
-            line = self.place(error.start, error.end).line
-            raise InputError("the file is not UTF-8 text", file=self.file, line=line) from None
-
     def between(self, start: int, end: int) -> Place:
         """Return the place of the characters [start, end)."""
         return self.place(*(index + bisect_right(self._wider, index) for index in (start, end)))

@@ -30,7 +30,7 @@ def parse_yaml(text: Text) -> Tree:
     tags and repeated keys. Raises InputError, also for an empty file.
     """
     builder = _TreeBuilder(text)
-    build(builder, text.characters().removeprefix("\ufeff"))
+    build(builder, text.data.decode().removeprefix("\ufeff"))
     if builder.problems:
         raise InputError(builder.problems)
     if builder.data is None:
@@ -165,7 +165,7 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 
 def parse_json(text: Text) -> Tree:
     """Return the data and places of a JSON file, which may have comments and trailing commas. Raises InputError."""
-    plain = text.characters().replace("\ufeff", " ", 1)
+    plain = text.data.decode().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):
         plain = aside.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), plain)
     data = parse_json_strict(plain, text.file).data

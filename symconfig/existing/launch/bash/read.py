@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
@@ -39,13 +38,9 @@ _SLURM = {
 
 @dataclass(frozen=True, slots=True)
 class Bash:
-    """The reading of a script, and what is needed to follow the files that it names.
-
-    runs: further runs of the program. virtual: contents of the files that it writes, by name.
-    """
+    """The reading of a script, with its further runs, and the contents of the files that it writes, by name."""
 
     reading: Reading
-    runs: tuple[Reading, ...]
     virtual: Mapping[str, bytes]
 
 
@@ -127,10 +122,10 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     )
     unread = dict.fromkeys((*log.unread, *_notes(best, log, splits), *reading.unread, *dark_files))
     runs, others = _other_commands(best, splits, log)
-    reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops))
-    readings = tuple(_reading(text, log, run) for run in runs)
+    further = tuple(_reading(text, log, run) for run in runs)
+    reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops), runs=further)
     virtual = {name: text_of(parts).encode() for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(reading, readings, virtual)
+    return Bash(reading, virtual)
 
 
 def _reading(text: Text, log: Log, split: Split) -> Reading:
@@ -155,20 +150,9 @@ def _reading(text: Text, log: Log, split: Split) -> Reading:
 
 
 def _launcher_environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program."""
-    values = {}
-    for before, word in pairwise(launcher):
-        match = _VARIABLE.match(word.text)
-        if before.text == "-x" and match is not None:
-            values[match.group(1)] = word.cut(match.end()).joined()
-    for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
-        for word in launcher[at + 1 :]:
-            match = _VARIABLE.match(word.text)
-            if match is None and not word.text.startswith("-"):
-                break
-            if match is not None:
-                values[match.group(1)] = word.cut(match.end()).joined()
-    return values
+    """Return the variables that `env NAME=value`, `mpirun -x NAME=value` and the like set in front of the program."""
+    found = ((word, _VARIABLE.match(word.text)) for word in launcher)
+    return {match[1]: word.cut(match.end()).joined() for word, match in found if match is not None}
 
 
 def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:

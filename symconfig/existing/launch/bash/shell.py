@@ -104,11 +104,6 @@ class Shell:
             error.place = error.place or place_at(source, node)
             raise
 
-    def left_out(self, source: Source, node: Node) -> Truth:
-        """Log that a statement is not read, and return an unknown status."""
-        self.log.add(place_at(source, node), text_at(source, node), "is not read")
-        return Truth(None, "depends on a statement that is not read")
-
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
         """Run `run` on a copy of the shell with these `fields`; return its status. Only written files are kept."""
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]

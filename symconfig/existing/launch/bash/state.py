@@ -15,8 +15,8 @@ from symconfig.existing.launch.reading import Hides, Piece, Pieces, Unread, Word
 from symconfig.existing.launch.text import Place, Text, cover
 from symconfig.frameworks.megatron.flags import is_option
 
-# A name that says that the variable holds options, and not the value of one.
 _OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.[\w\-/@]+)+=")
+# A name that says that the variable holds options, and not the value of one.
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
 
 

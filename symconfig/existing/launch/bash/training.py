@@ -80,6 +80,7 @@ def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
 # Programs of their own, that are no file ending in .py.
 _PROGRAMS = ("nemo", "swift", "megatron", "trl", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
+_PYTHON = re.compile(r"python[\d.]*")
 _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
 # What is started with options of its own, and trains nothing itself.
 _TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
@@ -125,11 +126,8 @@ class Split:
         """
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
-        started = any(
-            basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS) for word in self.launcher
-        )
         named = basename(name) in _PROGRAMS or bool(_TRAINS.search(basename(name)))
-        return not _OTHER_WORK.search(name), started or named, self.options
+        return not _OTHER_WORK.search(name), named or any(map(_starts, self.launcher)), self.options
 
 
 def split(command: Command) -> Split | None:
@@ -153,7 +151,7 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
         text = word.text
         name = basename(text)
         # A launcher that a variable holds is not known, and `-m` behind it names a module all the same.
-        python |= bool(re.fullmatch(r"python[\d.]*", name)) or name in LAUNCHERS or word.unknown is not None
+        python |= bool(_PYTHON.fullmatch(name)) or name in LAUNCHERS or word.unknown is not None
         if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
             return None
         if text.endswith(".py") and not text.startswith("-"):
@@ -166,39 +164,29 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
 
 
 def _index_after_launcher(words: Sequence[Word]) -> int | None:
-    """Return the index of the first word after a launcher (or python), its options, and launch, job, submit and `--`.
+    """Return the index of the first word after a launcher (or python), its options, `launch` and `--`; None if none is.
 
-    None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
-    the next word unless it is a switch or has `=`; unknown words are skipped while options follow.
+    None as well without a word from there on that begins with `--`. An option takes the next word unless it is a switch
+    or has `=`.
     """
-    start = next(
-        (
-            index
-            for index, word in enumerate(words)
-            if basename(word.text) in LAUNCHERS
-            or word.text.startswith(_MODULE_LAUNCHERS)
-            or re.fullmatch(r"python[\d.]*", basename(word.text))
-        ),
-        None,
-    )
-    if start is None or not any(word.text.startswith("--") for word in words[start:]):
+    starts = (index for index, word in enumerate(words) if _starts(word) or _PYTHON.fullmatch(basename(word.text)))
+    at = next(starts, len(words)) + 1
+    if not any(word.text.startswith("--") for word in words[at - 1 :]):
         return None
-    at = start + 1
     while at < len(words):
         text = words[at].text
-        if text.startswith("-") and not words[at].several:
+        if text.startswith("-") and text != "--" and not words[at].several:
             at += 1 if "=" in text or text in _SWITCHES else 2
-        elif words[at].several and any(_opens(word) for word in words[at + 1 :]) and not _opens(words[at + 1]):
-            at += 1  # several options of the launcher in one word that is not known
-        elif text in ("launch", "job", "submit", "--"):
+        elif text in ("launch", "--"):
             at += 1
         else:
             return at
     return None
 
 
-def _opens(word: Word) -> bool:
-    return word.text.startswith("-") or word.several
+def _starts(word: Word) -> bool:
+    """Return whether a word is a launcher or a launcher's module."""
+    return basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
 
 
 def bare(command: Command) -> Split | None:
