@@ -4,7 +4,6 @@ and the result: what was changed, what could not be placed, and the files as the
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
 from symconfig.errors import Problem, SymconfigError
-from symconfig.existing.adapt import trees, words
+from symconfig.existing.adapt import words
 from symconfig.existing.launch.reading import Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text, edited
 from symconfig.render.files import sh
@@ -322,18 +321,9 @@ def with_option(
 
 
 def _edits(draft: Draft, setting: Setting, added: str, values: Sequence[str] | None) -> Ways:
-    """Yield alternative edits that give a setting other values, remove it (None), or add the option `added` behind it.
-
-    In words of a script, or in a YAML, where values are those of JSON and nothing is removed.
-    """
+    """Yield alternative edits that give a setting other values, remove it (None), or add the option `added` behind."""
     texts = draft.texts
-    if (tree := draft.reading.tree) is not None and tree.text.file == setting.place.file:
-        path = trees.path_at(tree, setting.place)
-        if path and values:
-            value = json.loads(values[0].lower())
-            inserted = added and trees.inserted(tree, path[:-1], added.lstrip("-"), value, str(path[-1]))
-            yield inserted or trees.changed(tree, path, value)
-    elif added:
+    if added:
         yield from words.added(setting, (added, *(values or ())), texts)
     elif values is None:
         yield from words.removed(setting, texts)

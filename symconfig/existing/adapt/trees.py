@@ -1,7 +1,6 @@
-"""Edits of JSON and YAML: another value, a key more, a key less; comments, order and indentation stay.
+"""Edits of JSON: another value, a key more, a key less; comments, order and indentation stay.
 
-New values are spelled as in JSON, which YAML reads alike. Each function returns the edits; whether they are right only
-reading again can tell.
+Each function returns the edits; whether they are right only reading again can tell.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.launch.reading import Span, Tree
-from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.launch.text import Edit
 
 _BLANK = re.compile(rb"(?:[ \t\r\n]|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _COMMENT = re.compile(rb"[ \t]*(?://|#|/\*)[^\n]*")
@@ -29,25 +28,21 @@ def changed(tree: Tree, path: KeyPath, value: Any) -> Edits:
     return (Edit(tree.spans[path].value, spelled(value)),)
 
 
-def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Edits:
-    """Return the edits that insert a new key into the object at `parent`, behind the key `after` or the last.
+def inserted(tree: Tree, parent: KeyPath, key: str, value: Any) -> Edits:
+    """Return the edits that insert a new key into the object at `parent`, behind the last.
 
-    It gets a line of its own, equally indented, if its neighbour has one. No edits for an empty block of YAML.
+    It gets a line of its own, equally indented, if its neighbour has one.
     """
-    data, siblings, whole = tree.text.data, _children(tree, parent), tree.spans[parent].value
-    flow = data[whole.start : whole.start + 1] == b"{"
+    data, siblings = tree.text.data, _children(tree, parent)
+    entry = f"{json.dumps(key)}: {spelled(value)}"
     if not siblings:
-        at = whole.start + 1
-        return (Edit(tree.text.place(at, at), f"{json.dumps(key)}: {spelled(value)}"),) if flow else ()
-    span = siblings[after] if after in siblings else list(siblings.values())[-1]
+        at = tree.spans[parent].value.start + 1
+        return (Edit(tree.text.place(at, at), entry),)
+    span = siblings[-1]
     first = span.key or span.value
     before = data[_line_start(data, first.start) : first.start]
     alone = not before.strip()
-    name = json.dumps(key) if tree.text.at(first)[:1] == '"' else key
-    entry = f"{_newline(data) + before.decode('utf-8', 'replace') if alone else ' '}{name}: {spelled(value)}"
-    if not flow:
-        end = _line_end(data, span.value.end)
-        return (Edit(tree.text.place(end, end), entry),)
+    entry = f"{_newline(data) + before.decode('utf-8', 'replace') if alone else ' '}{entry}"
     comma = _comma(data, span.value.end)
     at = span.value.end if comma is None else comma + 1
     end = _line_end(data, at) if alone and _quiet(data, at) else at
@@ -59,7 +54,7 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
 
 
 def removed(tree: Tree, path: KeyPath) -> Edits:
-    """Return the edits that remove a key of JSON with its comma (the one before, if it is the last key).
+    """Return the edits that remove a key with its comma (the one before, if it is the last key).
 
     Its lines are removed whole if nothing else is on them.
     """
@@ -67,7 +62,7 @@ def removed(tree: Tree, path: KeyPath) -> Edits:
     start, end = (span.key or span.value).start, span.value.end
     comma = _comma(data, end)
     stop = end if comma is None else comma + 1
-    before = [each for each in _children(tree, path[:-1]).values() if each.value.start < span.value.start]
+    before = [each for each in _children(tree, path[:-1]) if each.value.start < span.value.start]
     joint = _comma(data, before[-1].value.end) if before and comma is None else None
     begins, ends = _line_start(data, start), _line_end(data, stop)
     if not data[begins:start].strip() and not data[stop:ends].strip():
@@ -80,22 +75,10 @@ def removed(tree: Tree, path: KeyPath) -> Edits:
     return (Edit(tree.text.place(start, stop + len(rest) - len(rest.lstrip())), ""),)
 
 
-def path_at(tree: Tree, place: Place) -> KeyPath | None:
-    """Return the longest path whose key or value covers the place's start; None if there is none."""
-    paths = [
-        path
-        for path, span in tree.spans.items()
-        if span.value.start <= place.start < span.value.end
-        or (span.key is not None and span.key.start <= place.start < span.key.end)
-    ]
-    return max(paths, key=len, default=None)
-
-
-def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
-    children = {
-        str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
-    }
-    return dict(sorted(children.items(), key=lambda item: item[1].value.start))
+def _children(tree: Tree, parent: KeyPath) -> list[Span]:
+    """Return the places of an object's keys and values, in order."""
+    children = (span for path, span in tree.spans.items() if path and path[:-1] == parent)
+    return sorted(children, key=lambda span: span.value.start)
 
 
 def _comma(data: bytes, start: int) -> int | None:
