@@ -5,14 +5,22 @@ Megatron-Bridge, NeMo 2, verl and NeMo-RL) with what they inherit.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import dialect_of, parse, read_sections, sets_megatron, syntax_of
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.override import RECIPE, as_settings, entries, entries_of, interpolated, key_of
+from symconfig.existing.launch.dialects.override import (
+    RECIPE,
+    Entry,
+    as_settings,
+    entries,
+    entries_of,
+    interpolated,
+    key_of,
+)
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Text, open_text
@@ -176,27 +184,20 @@ def overrides(reading: Reading, lookup: FileLookup) -> Reading:
 def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading in verl's format: overrides merged over the user's configuration file, then ordinary options.
 
-    A --config-name that verl ships, or none, is not read. A file that cannot be read is noted in `unread`. References
-    are resolved, `+` and `~` are removed from `possible` names, keys of `hydra` are left out, and `world` is replaced.
+    A --config-name that verl ships, or none, is not read. `+` and `~` are removed from `possible` names, keys of
+    `hydra` are left out, and `world` is replaced.
     """
     name = last_given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, missing = (None, ()) if own else _sections_file(reading, lookup, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
-    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), lookup.variables)
-    rest = tuple(setting for setting in reading.settings if not key_of(setting))
-    settings = (*as_settings(by_path(resolved.values()).values()), *rest)
-    return replace(
-        reading,
-        format=verl.FORMAT,
-        settings=settings,
-        possible=tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible),
-        tree=tree,
-        texts=with_texts(reading, *(() if tree is None else (tree.text,))),
-        unread=(*reading.unread, *missing),
-        world=verl.world(settings),
-    )
+    found = (*filed, *entries_of(reading.settings, False))
+    made = _with_keys(reading, lookup, found, () if tree is None else (tree,), missing)
+    rest = (setting for setting in reading.settings if not key_of(setting))
+    possible = tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible)
+    settings = (*made.settings, *rest)
+    return replace(made, format=verl.FORMAT, settings=settings, possible=possible, world=verl.world(settings))
 
 
 def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
@@ -205,9 +206,8 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
     The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
     noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
-    top, unread = reading.tree, []
-    setting = last_given(reading, ARGUMENTS)
-    usual = nemo_rl.usual(reading)
+    top, unread = reading.tree, list[Unread]()
+    setting, usual = last_given(reading, ARGUMENTS), nemo_rl.usual(reading)
     if top is None and (setting is not None or usual is not None):
         below = str(Path(reading.program.text).parent) if reading.program is not None else ""
         if setting is None:
@@ -217,17 +217,25 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
         top = read if isinstance(read, Tree) else None
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, lookup, unread), top]
-    made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
-    settings = as_settings(interpolated(by_path(made), lookup.variables).values())
-    world = nemo_rl.world(settings)
+    found = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    made = _with_keys(reading, lookup, found, trees, unread)
+    world = nemo_rl.world(made.settings)
+    return replace(made, format=nemo_rl.FORMAT, world=world if world.words or world.dark else reading.world)
+
+
+def _with_keys(
+    reading: Reading, lookup: FileLookup, found: Iterable[Entry], trees: Sequence[Tree], unread: Iterable[Unread]
+) -> Reading:
+    """Return the reading with the entries, of which the last of a path counts, as its settings, references resolved.
+
+    trees: the files that they come from, the named one last.
+    """
     return replace(
         reading,
-        format=nemo_rl.FORMAT,
-        settings=settings,
-        tree=top,
+        settings=as_settings(interpolated(by_path(found), lookup.variables).values()),
+        tree=trees[-1] if trees else None,
         texts=with_texts(reading, *(tree.text for tree in reversed(trees))),
         unread=(*reading.unread, *unread),
-        world=world if world.words or world.dark else reading.world,
     )
 
 

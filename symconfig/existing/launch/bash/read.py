@@ -23,7 +23,7 @@ LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
 _SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
 _CUT = "is a command of its own for bash: the one above it ends before, at a comment, a blank line or a \\ with a blank"
-_VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=")
 _DIRECTIVE = re.compile(rb"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
 _SLURM = {

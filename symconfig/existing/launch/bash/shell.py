@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import methodcaller
 from typing import TypeAlias
 
 from tree_sitter import Node
@@ -66,16 +67,9 @@ class Shell:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Pieces:
-        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
-
-        It runs on a copy of the state, all changes of which are dropped.
-        """
-        inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
-        try:
-            self.substituted = inside.program(source)
-        except Leave as leave:
-            self.substituted = ended(leave)
-        parts = list(inside.output or ())
+        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status."""
+        parts: list[Piece] = []
+        self.substituted = self.subshell(methodcaller("program", source), output=parts, captured=True)
         while parts and not parts[-1].unknown and not parts[-1].text.rstrip("\n"):
             parts.pop()
         if parts and not parts[-1].unknown:
