@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TypeAlias
 
 from symconfig.existing.launch.bash import nested
@@ -62,35 +63,34 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `read`: set the variables (default REPLY) from the first line of the known input; return TRUE.
+    """Run `read`: set the variables (default REPLY) from the known input, which is used up, and return TRUE.
 
-    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. Unknown
-    input makes status and variables unknown, but a single variable keeps partly known input. Known input is used up.
+    That is its first line, with `-d` all; `-a` sets an array of its words. A variable for which several words are left
+    is unknown. Unknown input makes status and variables unknown, but a single variable keeps partly known input.
     """
-    names: list[str] = []
-    flags, delimiter, rest = "", "\n", iter(words)
+    names, flags, rest, text = list[str](), "", iter(words), shell.stdin
     for word in rest:
         if word.text.startswith("-"):
             flags += word.text[1:]
-            argument = next(rest, None) if word.text[-1] in "dptnu" else None
-            delimiter = (argument.text or "\0") if argument is not None and word.text[-1] == "d" else delimiter
+            value = next(rest, None) if word.text[-1] in "dptnu" else None
+            text = None if word.text[-1] == "d" and value is not None and value.text else text  # another line end
         else:
             names.append(word.text)
-    text, names, variables = shell.stdin, names or ["REPLY"], shell.state.variables
-    whole = text_of(text or ())
-    end = whole.find(delimiter)
-    line = Word(text or (), place).cut(0, len(whole) if end < 0 else end).pieces
-    if len(names) == 1 and "a" not in flags and text is not None:
-        variables[names[0]] = shell.budget.kept(line)
-    elif text is None or unknown_of(text):
+    names, variables = names or ["REPLY"], shell.state.variables
+    if text is None or (unknown_of(text) and (len(names) > 1 or "a" in flags)):
         variables |= dict.fromkeys(names, (unknown_part(_READ, place),))
     else:
-        pieces = split_words([replace(part, loose=True) for part in line], shell.state.ifs)
+        end = len(text_of(text)) if "d" in flags else text_of(text).find("\n")
+        line = Word(text, place).cut(0, None if end < 0 else end).pieces
+        fields = split_words([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
-            variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(pieces)})
-        for index, name in enumerate(names if "a" not in flags else ()):
-            more = index == len(names) - 1 and len(pieces) > len(names)
-            variables[name] = (unknown_part(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
+            variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(fields)})
+        elif len(names) == 1:
+            variables[names[0]] = shell.budget.kept(line)
+        else:
+            if len(fields) > len(names):
+                fields[len(names) - 1 :] = [(unknown_part(_READ, place),)]
+            variables |= dict(zip_longest(names, fields, fillvalue=()))
     if text is None or unknown_of(text):
         return Truth(None, "depends on what is read while the script runs", status=True)
     shell.stdin = None

@@ -68,8 +68,6 @@ class Expander(Scanner):
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
         """Return the parsed content of `${...}` at [start, end), its subscript expanded; None if it is malformed."""
-        if self.data[start:end] == b"#":
-            return Braced("#", "", None, "", (end, end), place, quoted, loose)
         if (head := _BRACED.match(self.data, start, end)) is None:
             return None
         at, subscript = head.end(), None
