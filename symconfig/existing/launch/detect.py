@@ -99,7 +99,7 @@ _DEEPSPEED = words(
 _DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
-# What is not read, by suffix: a .py file may be a shell's all the same.
+# What is not read, by suffix.
 UNREADABLE = {
     ".py": ("is a Python program, whose code is not read", "the script that starts it, with its options"),
     ".toml": ("is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"),
@@ -118,11 +118,6 @@ def is_arguments(source: str) -> bool:
     return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
 
 
-def is_shell(text: Text) -> bool:
-    """Return whether the file begins with a shell's shebang."""
-    return _SHEBANG.match(text.data.removeprefix(b"\xef\xbb\xbf").lstrip()) is not None
-
-
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
     """Return "bash" (a shell's shebang or suffix), "yaml" (suffix), or "json" (suffix or a first `{`).
 
@@ -130,7 +125,7 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
     """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if is_shell(text) or suffix in _SCRIPTS:
+    if _SHEBANG.match(head) or suffix in _SCRIPTS:
         return "bash"
     if suffix in (".yaml", ".yml"):
         return "yaml"

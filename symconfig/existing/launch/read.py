@@ -17,7 +17,6 @@ from symconfig.existing.launch.detect import (
     folder_refused,
     is_arguments,
     is_deepspeed,
-    is_shell,
     parse,
     read_document,
     refused,
@@ -54,7 +53,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
     syntax, suffix = syntax_of(text), path.suffix.lower()
-    if suffix in UNREADABLE and not (suffix == ".py" and is_shell(text)):
+    if suffix in UNREADABLE:
         what, need = UNREADABLE[suffix]
         raise InputError(what, file=text.file, need=need)
     if syntax == "bash":

@@ -274,6 +274,6 @@ def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[
         own = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
         if own is None or not own.text.endswith((".yaml", ".yml")):
             return None, ()
-        return None, (unread_setting(own, "names a file of the program itself, which is not read"),)
+        return None, (unread_setting(own, "names a file of the program itself, which is not read: audit it by itself"),)
     tree = tree_of(file, lookup, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())

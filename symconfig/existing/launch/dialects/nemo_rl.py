@@ -24,6 +24,7 @@ _SECTIONS = frozenset(
     (*METHODS, "policy", "loss_fn", "checkpointing", "cluster", "env", "data", "logger", "data_plane")
 )
 _PROGRAM = re.compile(r"run_(?:vlm_)?(distillation|ppo|grpo|dpo|rm|sft)\w*\.py")
+_USUAL = {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}
 _OWN = re.compile(r"(vlm_|audio_|gdpo_)?(grpo|ppo|dpo|sft|rm|distillation)(_\w+)?\.yaml")
 _OVERRIDE = "_override_"  # a mark of a section that replaces the inherited one
 
@@ -47,13 +48,13 @@ def bases(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def applies(reading: Reading) -> bool:
     """Return whether the program's file name is one of NeMo-RL's, or the reading's format is NeMo-RL's."""
-    return reading.format == FORMAT or (reading.program is not None and _of_program(reading.program.text) is not None)
+    return reading.format == FORMAT or usual(reading) is not None
 
 
 def usual(reading: Reading) -> str | None:
     """Return the name of the configuration that NeMo-RL's program uses without --config; None for other programs."""
-    method = None if reading.program is None else _of_program(reading.program.text)
-    return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"
+    match = _PROGRAM.fullmatch(basename(reading.program.text)) if reading.program is not None else None
+    return f"{_USUAL.get(match[1], match[1])}.yaml" if match else None
 
 
 def comes_with_it(name: str) -> bool:
@@ -80,8 +81,3 @@ def world(settings: Sequence[Setting]) -> World:
     numbers, known = stated_numbers(settings, {"cluster.num_nodes": 1, "cluster.gpus_per_node": 1})
     nodes, each = numbers.values()
     return replace(known, gpus=nodes * each, nodes=nodes, gpus_per_node=each) if known.words else known
-
-
-def _of_program(path: str) -> str | None:
-    match = _PROGRAM.fullmatch(basename(path))
-    return match[1] if match else None
