@@ -11,7 +11,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.dialects import nemo_rl
 from symconfig.existing.launch.dialects.override import Entry, entries, interpolated, is_override
-from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.dialects.translate import by_path, table_with, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, World
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_json, parse_yaml
@@ -41,6 +41,14 @@ def dialect_of(data: Any) -> Dialect | None:
     if sum(key in data for key in _TRAINER_KEYS) > 1 and not sections & {"model"}:
         return "trainer"
     return "overrides" if sections & {"model", "train", "trainer", "ddp", "mixed_precision"} else None
+
+
+def sets_megatron(section: Any) -> bool:
+    """Return whether a section is a mapping with at least three keys that are options of Megatron-LM."""
+    if not isinstance(section, dict):
+        return False
+    plain = (key for key, value in section.items() if not isinstance(value, dict))
+    return sum(table_with(key) is not None for key in plain) > 2
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:

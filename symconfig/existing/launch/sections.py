@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from symconfig.errors import InputError
-from symconfig.existing.launch.detect import parse, read_sections, syntax_of
+from symconfig.existing.launch.detect import dialect_of, parse, read_sections, sets_megatron, syntax_of
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
 from symconfig.existing.launch.dialects.override import (
     RECIPE,
@@ -171,6 +171,8 @@ def overrides(reading: Reading, lookup: FileLookup) -> Reading:
     match = _NAMED_RECIPE.fullmatch(program.name)  # as pretrain_llama3_8b.py
     own = match is not None and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid")
     named = reading.recipe or (reading.program if own else None)
+    if tree is None and (tree := _own_sections(reading, lookup, str(program.parent))) is not None:
+        named = reading.program  # what sections leave open is said in its code
     alone = named is not None and not reading.settings  # a recipe that is started as it is
     if tree is None and not entries_given and not alone:
         return with_unread(reading, *missing)
@@ -256,7 +258,7 @@ def _inherited(tree: Tree, lookup: FileLookup, unread: list[Unread], depth: int 
 def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
     """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
 
-    (None, ()) if none is named; (None, (note,)) if it or its name cannot be read, or for a program's own --config.
+    (None, ()) if none is named; (None, (note,)) if it or its name cannot be read.
     `.yaml` is appended to a name without suffix. program: its folder, where the file is looked for as well.
     """
     folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
@@ -271,9 +273,15 @@ def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[
     elif name is not None:
         return None, (unread_setting(name, "its folder or its name is not known"),)
     if file is None:
-        own = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
-        if own is None or not own.text.endswith((".yaml", ".yml")):
-            return None, ()
-        return None, (unread_setting(own, "names a file of the program itself, which is not read: audit it by itself"),)
+        return None, ()
     tree = tree_of(file, lookup, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | None:
+    """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
+    setting = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
+    tree = None if setting is None else tree_of(setting, lookup, program)
+    if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
+        return None
+    return tree if sets_megatron(tree.data.get("model")) else None

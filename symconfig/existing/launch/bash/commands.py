@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import zip_longest
 from typing import TypeAlias
 
 from symconfig.existing.launch.bash import nested
@@ -90,7 +89,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
         else:
             if len(fields) > len(names):
                 fields[len(names) - 1 :] = [(unknown_part(_READ, place),)]
-            variables |= dict(zip_longest(names, fields, fillvalue=()))
+            variables |= {name: fields[at] if at < len(fields) else () for at, name in enumerate(names)}
     if text is None or unknown_of(text):
         return Truth(None, "depends on what is read while the script runs", status=True)
     shell.stdin = None
