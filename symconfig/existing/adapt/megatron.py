@@ -95,7 +95,14 @@ class Goal:
 
         These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """
-        found: list[tuple[str, str, str, Place]] = []
+        found: list[tuple[str, Unplaced]] = []
+
+        def hide(name: str, why: str, place: Place) -> None:
+            dest = self.table.flags[name].dest
+            goal = self.wanted.setting(dest)
+            now = Unplaced(name, None, why, place) if goal is None else Unplaced(goal.name, goal.text, why, place)
+            found.append((dest, now))
+
         for setting in reading.settings:
             flag = self.table.flags.get(setting.name)
             if flag is None or flag.dest not in DECIDED:
@@ -104,18 +111,12 @@ class Goal:
             if why is None and flag.kind == "store" and (not setting.values or flag.nargs in ("+", "*")):
                 why = _cut_off(setting, reading)
             if why is not None:
-                found.append((flag.dest, setting.name, f"its value {why}", setting.place))
+                hide(setting.name, f"its value {why}", setting.place)
         for item in reading.unread:
             for name in item.what.replace("=", " ").split() if item.matters else ():
                 if name in self.table.flags and self.table.flags[name].dest in DECIDED:
-                    found.append((self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place))
-        wanted = self.wanted
-        return tuple(
-            (dest, Unplaced(name, None, why, place))
-            if (goal := wanted.setting(dest)) is None
-            else (dest, Unplaced(goal.name, goal.text, why, place))
-            for dest, name, why, place in found
-        )
+                    hide(name, f"what gives it here {item.why}", item.place)
+        return tuple(found)
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families (fields of a plan that options set together) whose values differ from the plan's.
@@ -146,13 +147,11 @@ class Goal:
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
     """Return why text directly behind an option, which may hold values of it, was not read; None without such text."""
-    text = next((text for text in reading.texts if text.file == setting.place.file), None)
-    for item in reading.unread if text is not None else ():
+    data = {text.file: text.data for text in reading.texts}.get(setting.place.file, b"")
+    for item in reading.unread:
         behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
-        if item.matters and behind and text is not None:
-            between = text.data[setting.place.end : item.place.start]
-            if not between.replace(b"\\", b"").strip(b" \t\r\n\"'"):
-                return item.why
+        if item.matters and behind and not data[setting.place.end : item.place.start].strip(b" \t\r\n\"'\\"):
+            return item.why
     return None
 
 

@@ -25,40 +25,33 @@ def arguments(
     settings: its options; words before any option, and after a joined `--x=1`, are of a first one "". unread: notes on
     unknown words that may be options. possible: the options that these may be. source: the text at a place.
     """
-    settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
-    name: Word | None = None
-    values: list[Word] = []
-    loose: list[Word] = []
-
-    def close() -> None:
-        if name is not None:
-            last = values[-1].place if values else name.place
-            whole = cover((name.place, last)) if name.place.start <= last.start else None
-            joined = tuple(value.joined() for value in values)
-            settings.append(Setting(name.text, name.text, joined, whole or name.place))
-
+    groups: list[tuple[Word | None, list[Word]]] = [(None, [])]
+    unread, possible = list[Unread](), list[Setting]()
     for word in words:
-        text = word.text
+        name, values = groups[-1]
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
             unread.append(item := unread_word(word, source))
             unknown = (Word.dark(item.why, word.place),)
-            possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
-        elif is_option(text) and text != "--":
-            close()
-            name, values = word, []
-            if "=" in text:
-                spelled, value = text.partition("=")[0], word.after(text.index("=") + 1).joined()
-                settings.append(Setting(spelled, spelled, (value,), word.place, joined=True))
-                name = None
-        elif name is None:
-            loose.append(word)
+            possible += [Setting(option, option, unknown, item.place) for option in word.brings or ()]
+        elif is_option(word.text) and word.text != "--":
+            groups += [(word, []), *([(None, list[Word]())] if "=" in word.text else [])]
         else:
             values.append(word)
-    close()
-    if loose:
+    settings = [_setting(name, values) for name, values in groups if name is not None]
+    if loose := [word for name, values in groups if name is None for word in values]:
         place = cover(word.place for word in loose) or loose[0].place
         settings.insert(0, Setting("", "", tuple(word.joined() for word in loose), place))
     return settings, unread, possible
+
+
+def _setting(name: Word, values: Sequence[Word]) -> Setting:
+    """Return an option with its values; a word `--x=1` has the one behind its `=`."""
+    if "=" in name.text:
+        spelled = name.text.partition("=")[0]
+        return Setting(spelled, spelled, (name.after(len(spelled) + 1).joined(),), name.place, joined=True)
+    last = values[-1].place if values else name.place
+    whole = cover((name.place, last)) if name.place.start <= last.start else None
+    return Setting(name.text, name.text, tuple(value.joined() for value in values), whole or name.place)
 
 
 def may_be_options(word: Word) -> bool:
