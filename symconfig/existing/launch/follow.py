@@ -40,8 +40,6 @@ _MODEL = words(
     --model-config --model-name-or-path --model-path --model --model-dir --config-name-or-path --base-model
     """
 )
-_MODEL_FILE = "config.json"
-_CONFIG_FILE = "--config_file"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 
 
@@ -107,8 +105,7 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
-    options = (word for word in reading.launcher if word.text.partition("=")[0] == _CONFIG_FILE)
-    setting = None if stated is None else Setting(_CONFIG_FILE, _CONFIG_FILE, (stated,), next(options, stated).place)
+    setting = None if stated is None else Setting("--config_file", "--config_file", (stated,), stated.place)
     if setting is None and known is not None:
         setting = last_given(reading, ("--accelerate-config",))
     if setting is None:
@@ -193,7 +190,7 @@ def _model(reading: Reading, lookup: FileLookup) -> Reading:
         return reading
     path = lookup.path(setting.values[-1].text)
     if path is not None and path.is_dir():
-        path = path / _MODEL_FILE
+        path = path / "config.json"
     if path is None or not path.is_file() or path.suffix != ".json":
         return reading
     return replace(reading, model_config=str(path))

@@ -221,7 +221,7 @@ class Tree:
     """Data of a JSON or YAML file with the place of each key and value.
 
     spans: places by path; () is the whole file. Values that an alias inserts have the alias's place. unread: unknown
-    tags, repeated keys and further documents of YAML.
+    tags of YAML.
     """
 
     text: Text

@@ -15,7 +15,7 @@ from typing import Any
 from symconfig.descriptor.document import MAX_NODES, Builder, KeyPath, Open, build, plain, shorten
 from symconfig.descriptor.json_strict import TOKEN, parse_json_strict
 from symconfig.errors import InputError
-from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
+from symconfig.existing.launch.reading import Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text
 
 _CORE = "tag:yaml.org,2002:"
@@ -27,7 +27,7 @@ def parse_yaml(text: Text) -> Tree:
     """Return the data and places of a YAML file of one document.
 
     Values from aliases and merge keys have the alias's place; those with unknown tags stay text. `unread` notes unknown
-    tags and repeated keys. Raises InputError, also for an empty file.
+    tags. Raises InputError, also for an empty file.
     """
     builder = _TreeBuilder(text)
     build(builder, text.data.decode().removeprefix("\ufeff"))
@@ -39,7 +39,7 @@ def parse_yaml(text: Text) -> Tree:
 
 
 class _TreeBuilder(Builder):
-    """Builder that resolves aliases, merge keys, tags and repeated keys, which the strict builder refuses."""
+    """Builder that resolves aliases, merge keys and tags, which the strict builder refuses."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.file)
@@ -69,11 +69,6 @@ class _TreeBuilder(Builder):
     def new_key(self, top: Open, event: Any) -> None:
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
-
-    def repeated(self, path: KeyPath, event: Any) -> None:
-        """Record a repeated key in `unread`; the last one counts, as in most programs."""
-        why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
-        self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
         """Finish a mapping or list: end its place at its last value, merge `<<` keys, attach it to its parent."""

@@ -212,9 +212,11 @@ def test_aliases_that_multiply_are_refused() -> None:
         of_yaml("\n".join(lines))
 
 
-def test_a_second_document_is_refused() -> None:
+def test_a_second_document_and_a_key_that_stands_twice_are_refused() -> None:
     with pytest.raises(InputError, match="holds more than one document"):
         of_yaml("kind: Service\n---\nmodel: {tp: 2}\n")
+    with pytest.raises(InputError, match="duplicate key, first on line 2"):
+        of_yaml("m:\n  a: 1\n  b: 2\n  a: 3\n")
 
 
 @pytest.mark.parametrize("source", ["a: &a [*a]", "a: *nowhere"])
@@ -227,13 +229,6 @@ def test_a_tag_of_another_program_leaves_text_and_is_listed() -> None:
     read = of_yaml("a: !ENV ${HOME}/x\nb: !!str 8\nc: !!int '8'\nd: !!python/tuple [1, 2]\n")
     assert read.data == {"a": "${HOME}/x", "b": "8", "c": 8, "d": [1, 2]}
     assert [(item.place.line, item.what) for item in read.unread] == [(1, "!ENV")]
-
-
-def test_of_a_key_that_stands_twice_the_last_counts_and_it_is_said() -> None:
-    read = of_yaml("m:\n  a: 1\n  b: 2\n  a: 3\nz: 0\n")
-    assert read.data["m"] == {"a": 3, "b": 2}
-    assert (said(read, "m", "a"), said(read, "m")) == ("3", "a: 1\n  b: 2\n  a: 3")
-    assert [(item.place.line, item.matters) for item in read.unread] == [(4, False)]
 
 
 def test_windows_line_ends_a_mark_at_the_start_and_wide_characters_shift_nothing() -> None:
