@@ -90,8 +90,8 @@ class Simple(Shell):
     def assign(self, source: Source, node: Node, keyed: bool = False) -> str:
         """Run an assignment such as `X=1`, `X+=1`, `A=(1 2)` or `A[0]=1`; return the variable's name, or "" if absent.
 
-        A scalar assigned to an array sets element 0. keyed: whether it is an associative array (`declare -A`). Raises
-        Exhausted.
+        A scalar assigned to an array sets element 0. In `X="$X --more"` the `$X` is dropped if nothing sets X. keyed:
+        whether it is an associative array (`declare -A`). Raises Exhausted.
         """
         left = node.child_by_field_name("name")
         if left is None:
@@ -109,6 +109,9 @@ class Simple(Shell):
             value: Value = _array(expander, items, state.items(name, place) if added else {}, keyed, place)
         else:
             parts = expander.value(at, code.value_end(source.data, node)) or (Piece("", written=place),)
+            own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
+            if own and len(parts) > 1 and parts[1].text[:1].isspace():
+                parts = parts[1:]  # `X="$X --more"`, where nothing sets it
             old = state.variables.get(name)  # the value may have set it, `A+=${A:=1}`
             if subscript or isinstance(old, Array):
                 inner = expander.value(left.start_byte + len(name) + 1, left.end_byte - 1) if subscript else ()
