@@ -16,8 +16,8 @@ from symconfig.existing.launch.world import stated_numbers
 FORMAT: Final = "verl"  # the format of a reading of it
 RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is stated
 _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
-# By default; `rollout` is of main_ppo's relatives that generate beside, with as many GPUs per node.
-_GPUS: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "rollout.nnodes": 0, "rollout.n_gpus_per_node": 0}
+# By default. `rollout` is of main_ppo's relatives that generate beside: -1 is 1 node, and as many GPUs per node.
+_GPUS: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "rollout.nnodes": -1, "rollout.n_gpus_per_node": -1}
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
 _KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
@@ -50,9 +50,7 @@ def world(settings: Sequence[Setting]) -> World:
     """Return the trainer's GPUs (default: 1 node of 8), plus those of `rollout` if it has GPUs of its own."""
     numbers, known = stated_numbers(settings, _GPUS)
     nodes, each, served, per_node = numbers.values()
-    alone = (served or 1) * (per_node or each) if served or per_node else 0
-    return (
-        known
-        if known.dark
-        else replace(known, gpus=nodes * each + alone, nodes=None if alone else nodes, gpus_per_node=each)
-    )
+    if known.dark:
+        return known
+    alone = 0 if max(served, per_node) < 0 else abs(served) * (per_node if per_node >= 0 else each)
+    return replace(known, gpus=nodes * each + alone, nodes=None if alone else nodes, gpus_per_node=each)
