@@ -11,24 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher, trees
 from symconfig.existing.adapt.draft import (
     ELSE_TOO,
     NO_PLACE,
     Change,
     Draft,
-    Meaning,
+    Option,
     Progress,
     Unplaced,
-    Ways,
-    differ,
-    option_changes,
-    option_edits,
-    why_apart,
+    with_option,
 )
 from symconfig.existing.adapt.same import check_program
-from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import TRUE, Arguments
 from symconfig.existing.recover.deepspeed import RECOMPUTE, run
@@ -72,22 +67,20 @@ class KeyWish:
 
     @property
     def now(self) -> str | None:
-        return None if self.value is None else trees.spelled(self.value, "json")
+        return None if self.value is None else trees.spelled(self.value)
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
     """Return the progress with the plan's values in the JSON and the program's arguments, and its GPUs in the launcher.
 
-    Up to four rounds, as one value may change what another means. What cannot be written is listed as unplaced. If runs
-    of one program differ nothing is changed. Raises InputError without a DeepSpeed JSON, or if the model or the
-    sequence length is not the plan's.
+    Up to four rounds, as one value may change what another means. What cannot be written is listed as unplaced. Raises
+    InputError without a DeepSpeed JSON, or if the model or the sequence length is not the plan's.
     """
     reading = draft.reading
     if reading.deepspeed is None:
-        raise InputError(_no_json(reading))
+        what = "the plan is for DeepSpeed, and no DeepSpeed JSON was read here"
+        raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --out DIR, which writes new files")
     check_program(reading, plan)
-    if differ(reading, NAMES):
-        return Progress(draft).with_unplaced(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
     # Where the JSON has "auto" and the Trainer's argument is missing, no batch is known, and nothing can be compared.
     for path in ((MICRO,), (ACCUMULATION,)) if _has_trainer(reading) else ():
@@ -103,20 +96,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             for wish in _wishes(progress.draft.reading, config, field):
                 progress = _with_key(progress, wish)
     return launcher.with_gpus(progress, plan)
-
-
-def _no_json(reading: Reading) -> Problem:
-    """Return the problem that no DeepSpeed configuration was found; if Accelerate's file was not read, the problem at
-    that file, which may have one.
-    """
-    for item in reading.unread:
-        if ACCELERATE in item.why:
-            return item.place.problem(
-                f"names {ACCELERATE}, which is not read: its DeepSpeed section cannot be changed",
-                field=item.what,
-                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
-            )
-    return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
@@ -154,8 +133,7 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key set or removed as `wish` says, recorded as a change or listed as unplaced.
 
     If the JSON has "auto", or lacks the key and an argument gives it, the Trainer's argument is set (for "auto" without
-    the argument only if the Trainer reads the JSON); else the key in the JSON of all runs, and the argument if given,
-    too.
+    the argument only if the Trainer reads the JSON); else the key in the JSON, and the argument if given, too.
     """
     reading = progress.draft.reading
     tree, name = reading.deepspeed, _argument(reading, wish.path)
@@ -170,31 +148,30 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
         why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
         return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     data = _data_with(tree.data, wish)
-    goal = progress.draft.meaning.everywhere(lambda run: replace(run, deepspeed=data))
-    after = progress.draft.first_right(_key_edits(tree, wish), goal.__eq__)
+    goal = replace(progress.draft.meaning, deepspeed=data)
+    after = progress.draft.first_right((_key_edits(tree, wish),), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
         return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
-    was = None if have is None else trees.spelled(have, "json")
+    was = None if have is None else trees.spelled(have)
     there = after.reading.deepspeed if have is None else tree  # a new key has a place afterwards
     place = (there or tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
     progress = progress.with_changes(after, Change(wish.name, was, wish.now, place))
     return _with_argument(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
-def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
-    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None)."""
+def _key_edits(tree: Tree, wish: KeyWish) -> trees.Edits:
+    """Return the edits that set a key of the JSON to the wish's value, or remove it (None)."""
     path, value = wish.path, wish.value
     if value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
-        yield from trees.removed(tree, path[:-1] if lonely else path)
-    elif path in tree.spans:
-        yield from trees.changed(tree, path, value)
-    else:
-        size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
-        for key in reversed(path[size + 1 :]):
-            value = {str(key): value}
-        yield from trees.inserted(tree, path[:size], str(path[size]), value)
+        return trees.removed(tree, path[:-1] if lonely else path)
+    if path in tree.spans:
+        return trees.changed(tree, path, value)
+    size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
+    for key in reversed(path[size + 1 :]):
+        value = {str(key): value}
+    return trees.inserted(tree, path[:size], str(path[size]), value)
 
 
 def _data_with(data: Any, wish: KeyWish) -> Any:
@@ -266,9 +243,13 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     if setting is not None:
         lower = now in ("True", "False") and setting.text[:1].islower()  # a switch as the old text spells it
         value = None if not setting.values and now == "False" else now.lower() if lower else now
+    option = f"--{name}" if setting is None else setting.name
+
+    def same(other: Option) -> bool:
+        return other[0] == option
+
     anchors = filter(None, map(Arguments(reading.settings).find, (*NAMES, *_MARKS)))
-    ways = option_edits(draft, setting, anchors, f"--{name}", None if value is None else (value,))
-    after = draft.first_right(ways, _only_argument(draft.meaning, name, value))
+    after = with_option(draft, setting, anchors, option, None if value is None else (value,), same, same)
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
@@ -278,21 +259,3 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     there = Arguments(after.reading.settings).find(name)
     assert there is not None, "is what was tried"
     return progress.with_changes(after, Change(there.spelled, None, value, there.place))
-
-
-def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
-    """Return a function that tells of a meaning after an edit whether just one argument changed.
-
-    That is: every run gained this value of the argument (in any case of letters), or lost it if None, and nothing else.
-    """
-
-    def right(after: Meaning) -> bool:
-        """Return whether in every run just this argument's options changed, to the value or to none."""
-        changes = option_changes(before, after)
-        return changes is not None and all(
-            all(option.lstrip("-").replace("-", "_") == name for option, _ in (*gained, *lost))
-            and [tuple(map(str.lower, values)) for _, values in gained] == ([] if value is None else [(value.lower(),)])
-            for gained, lost in changes
-        )
-
-    return right

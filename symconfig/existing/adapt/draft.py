@@ -4,17 +4,15 @@ and the result: what was changed, what could not be placed, and the files as the
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from symconfig.errors import Problem, SymconfigError
-from symconfig.existing.adapt import trees, words
-from symconfig.existing.launch.reading import OTHER_RUN, Reading, Setting, Word
+from symconfig.existing.adapt import words
+from symconfig.existing.launch.reading import Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text, edited
 from symconfig.render.files import sh
 
@@ -159,7 +157,7 @@ class Meaning:
 
     settings: the program's options. launcher: the words before the program. environment, scheduler: values by name.
     deepspeed, accelerate: data of these files, None without one. unread: what was not read, and why. others: words of
-    all other commands of the script. runs: further runs of the same program.
+    all other commands of the script.
     """
 
     settings: tuple[Option, ...]
@@ -170,31 +168,25 @@ class Meaning:
     accelerate: Any
     unread: tuple[tuple[str, str], ...]
     others: tuple[tuple[str, ...], ...]
-    runs: tuple[Meaning, ...]
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading and of its further runs; unknown values are text and reason together."""
+        """Return the meaning of a reading; unknown values are text and reason together."""
         return cls(
-            settings=tuple((setting.name, values_of(setting)) for setting in reading.settings),
+            settings=tuple(map(option_of, reading.settings)),
             launcher=tuple(map(_key, reading.launcher)),
             environment={name: _key(word) for name, word in reading.environment.items()},
             scheduler={name: _key(word) for name, word in reading.scheduler.items()},
             deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
             accelerate=reading.accelerate.data if reading.accelerate is not None else None,
-            unread=tuple((item.what, item.why) for item in reading.unread if item.why != OTHER_RUN),
+            unread=tuple((item.what, item.why) for item in reading.unread),
             others=reading.others,
-            runs=tuple(map(Meaning.of, reading.runs)),
         )
-
-    def everywhere(self, change: Callable[[Meaning], Meaning]) -> Meaning:
-        """Return the meaning with a change made to it and to each further run."""
-        return replace(change(self), runs=tuple(run.everywhere(change) for run in self.runs))
 
     def put(self, part: str, key: Any, value: Any) -> Meaning:
         """Return the meaning with one value of a part replaced: the launcher's word of index `key`, or a value by name.
 
-        part: "launcher", "environment" (of all runs), "scheduler" or "accelerate".
+        part: "launcher", "environment", "scheduler" or "accelerate".
         """
         if part == "environment":
             return self.exported(str(key), value)
@@ -203,37 +195,18 @@ class Meaning:
         return replace(self, **{part: items})
 
     def exported(self, name: str, value: str) -> Meaning:
-        """Return the meaning with an environment variable set in all runs, also where a launcher sets it."""
-        return self.everywhere(
-            lambda run: replace(
-                run,
-                environment={**run.environment, name: value},
-                launcher=tuple(f"{name}={value}" if word.startswith(f"{name}=") else word for word in run.launcher),
-            )
-        )
+        """Return the meaning with an environment variable set, also where a launcher sets it."""
+        launcher = (f"{name}={value}" if word.startswith(f"{name}=") else word for word in self.launcher)
+        return replace(self, environment={**self.environment, name: value}, launcher=tuple(launcher))
 
 
-def values_of(setting: Setting) -> tuple[str, ...]:
-    """Return the option's values as a `Meaning` has them."""
-    return tuple(map(_key, setting.values))
+def option_of(setting: Setting) -> Option:
+    """Return an option as a `Meaning` has it."""
+    return setting.name, tuple(map(_key, setting.values))
 
 
 def _key(word: Word) -> str:
     return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
-
-
-def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return (gained, lost) of each run, the edited one first: its options, counted. None if anything else changed."""
-    same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
-    if not same or len(after.runs) != len(before.runs):
-        return None
-    old, new = Counter(before.settings), Counter(after.settings)
-    changes = [(new - old, old - new)]
-    for pair in zip(before.runs, after.runs, strict=True):
-        if (further := option_changes(*pair)) is None:
-            return None
-        changes += further
-    return changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,48 +271,14 @@ class Progress:
         return self if note in self.notes else replace(self, notes=(*self.notes, note))
 
 
-MOST_PLACES = 6  # that a sentence names
-
-
-def differ(reading: Reading, names: Collection[str]) -> bool:
-    """Return whether runs have different values of the options with these names, or different DeepSpeed data."""
-
-    def said(run: Reading) -> object:
-        settings = {each.name: values_of(each) for each in run.settings if each.name in names}
-        return settings, run.deepspeed.data if run.deepspeed is not None else None
-
-    return any(said(run) != said(reading) for run in reading.runs)
-
-
-def why_apart(reading: Reading) -> str:
-    """Return the reason why runs with different values cannot be adapted, as a clause to follow "because"."""
-    return f"{_started(reading, 'with different values ')}, and the plan is for one of them"
-
-
-def _started(reading: Reading, how: str = "") -> str:
-    """Return a clause with the program's name, how often it is started, and up to six places."""
-    places = list(dict.fromkeys(str(run.program.place) for run in (reading, *reading.runs) if run.program is not None))
-    shown = ", ".join(places[:MOST_PLACES]) + (", ..." if len(places) > MOST_PLACES else "")
-    name = Path(reading.program.text).name if reading.program is not None else "the program"
-    return f"{name} is started {len(reading.runs) + 1} times {how}({shown})"
-
-
 def with_notes(progress: Progress) -> Progress:
     """Return the progress with notes about its effects; unchanged if it has no changes.
 
-    A note that all further runs are changed alike, one per other program that is left as it is (not if it stands on the
-    line of a run), and one per changed file other than the configuration's own.
+    One per other program that is left as it is, and one per changed file other than the configuration's own.
     """
-    if not progress.changes:
-        return progress
     reading = progress.draft.reading
-    if reading.runs:
-        progress = progress.with_note(
-            f"{_started(reading)}; all of them say the same of what the plan decides, and are changed alike."
-        )
-    lines = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
-    for item in reading.unread:
-        if item.why.startswith("is another program") and not (reading.runs and item.place.line in lines):
+    for item in reading.unread if progress.changes else ():
+        if item.why.startswith("is another program"):
             progress = progress.with_note(f"{item.place}: {item.what} {item.why}; it is left as it is.")
     for file in progress.draft.files:
         if file != reading.file:
@@ -349,39 +288,42 @@ def with_notes(progress: Progress) -> Progress:
     return progress
 
 
-def option_edits(
-    draft: Draft, given: Setting | None, anchors: Iterable[Setting], option: str, values: Sequence[str] | None
-) -> Ways:
-    """Yield alternative edits, each in all runs alike, that give an option these values, or remove it (None).
+def with_option(
+    draft: Draft,
+    given: Setting | None,
+    anchors: Iterable[Setting],
+    option: str,
+    values: Sequence[str] | None,
+    gains: Callable[[Option], bool],
+    loses: Callable[[Option], bool],
+) -> Draft | None:
+    """Return the draft with an option given these values, or removed (None); None if no edit does that and no more.
 
-    given: the option as it stands; None: `option` is added behind the first of `anchors` where that is right.
+    given: the option as it stands; None: it is added behind one of `anchors`. gains, loses: whether another option may
+    come or go along with it. `true` and `True` are one value.
     """
-    reading = draft.reading
+    before, old = draft.meaning, None if given is None else option_of(given)
+    wanted = None if values is None else (option, [value.lower() for value in values])
+
+    def right(after: Meaning) -> bool:
+        then, now = Counter(before.settings), Counter(after.settings)
+        gained, lost = now - then, then - now
+        done = any((name, [*map(str.lower, texts)]) == wanted for name, texts in gained) or wanted is None
+        done &= wanted is not None or old is None or lost[old] == 1
+        only = all(map(gains, gained)) and all(map(loses, lost))
+        return done and only and replace(after, settings=before.settings) == before
+
     for setting in anchors if given is None else (given,):
-        named = setting.name, setting.texts
-        equal = (
-            next((each for each in reversed(run.settings) if (each.name, each.texts) == named), None)
-            for run in reading.runs
-        )
-        every = (each for each in (setting, *equal) if each is not None)
-        ways = [_edits(draft, each, option if given is None else "", values) for each in every]
-        for alternative in zip(*ways, strict=False):
-            yield tuple(dict.fromkeys(edit for each in alternative for edit in each))
+        ways = _edits(draft, setting, option if given is None else "", values)
+        if (after := draft.first_right(ways, right)) is not None:
+            return after
+    return None
 
 
 def _edits(draft: Draft, setting: Setting, added: str, values: Sequence[str] | None) -> Ways:
-    """Yield alternative edits that give a setting other values, remove it (None), or add the option `added` behind it.
-
-    In words of a script, or in a YAML, where values are those of JSON and nothing is removed.
-    """
+    """Yield alternative edits that give a setting other values, remove it (None), or add the option `added` behind."""
     texts = draft.texts
-    if (tree := draft.reading.tree_at(setting.place)) is not None:
-        path = trees.path_at(tree, setting.place)
-        if path and values:
-            value = json.loads(values[0].lower())
-            inserted = trees.inserted(tree, path[:-1], added.lstrip("-"), value, str(path[-1]))
-            yield from inserted if added else trees.changed(tree, path, value)
-    elif added:
+    if added:
         yield from words.added(setting, (added, *(values or ())), texts)
     elif values is None:
         yield from words.removed(setting, texts)

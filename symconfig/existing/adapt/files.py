@@ -15,7 +15,7 @@ from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.launch.text import Text, instead, leads_out
+from symconfig.existing.launch.text import Text, instead
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
@@ -90,8 +90,9 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
 def _side(plan: Plan, reading: Reading) -> ModuleType:
     """Return the module that adapts to the plan's framework: `deepspeed` if plans for it are JSON, else `megatron`.
 
-    Raises InputError for a script of an RL or fine-tuning trainer, for a plan with RL or preferences or whose framework
-    is configured in code, and for a recipe, overrides or a DeepSpeed JSON that a plan for Megatron-LM cannot go into.
+    Raises InputError for a script of an RL or fine-tuning trainer or with several runs, for a plan with RL or
+    preferences or whose framework is configured in code, and for a recipe, overrides or a DeepSpeed JSON that a plan
+    for Megatron-LM cannot go into.
     """
     configuration = configuration_of(reading, Supplied(model=plan.model))
     if isinstance(configuration, RlConfiguration):
@@ -105,6 +106,10 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
     if plan.job.rl is not None or plan.job.preference is not None or told_by is Medium.CODE:
         what = "the plan is for a trainer, and only scripts of Megatron-LM and DeepSpeed are adapted"
         raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --out DIR, which writes new files")
+    if reading.runs:
+        places = ", ".join(str(run.start) for run in (reading, *reading.runs))
+        what = "starts its program several times, and a plan is for one run"
+        raise InputError(what, file=reading.file, got=places, hint="a script for each run")
     if told_by is Medium.JSON:
         return deepspeed
     if reading.recipe is not None or reading.format == "overrides":
@@ -135,7 +140,7 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
     """Return the file to replace, links resolved. Raises InputError if it changed or must not be written."""
-    if path.is_symlink() and leads_out(path, root):
+    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",
             file=str(path),

@@ -1,5 +1,5 @@
 """The numbers of nodes and processes that a script gives its launchers, its scheduler, its environment and Accelerate's
-file, its own check of them, and the environment variables that a plan cannot do without."""
+file, and the environment variables that a plan cannot do without."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def _count(option: str, whole: Word, value: Word, number: int, part: str, key: i
 
 
 def with_gpus(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the launcher's numbers set to the plan's GPUs, and with checks of the number corrected.
+    """Return the progress with the launcher's numbers set to the plan's GPUs.
 
     Unchanged if the number of GPUs is right, but another number of nodes is noted. An unknown number is noted, one that
-    cannot be changed listed as unplaced.
+    cannot be changed listed as unplaced, and so is a check of the script's own that fails then.
     """
     world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
     nodes = summary.nodes(plan)
@@ -118,14 +118,12 @@ def with_gpus(progress: Progress, plan: Plan) -> Progress:
             )
         return progress
 
-    def checks(draft: Draft) -> dict[str, Place]:
-        return {draft.texts[check.file].at(check): check for check in draft.reading.stops if check.file in draft.texts}
-
-    failed = checks(progress.draft)
+    failed = _stops(progress.draft)
     progress = _counted(progress, nodes)
-    for source, check in reversed(checks(progress.draft).items()):  # from the end: the places of the others stay
+    for source, check in _stops(progress.draft).items():
         if source not in failed:
-            progress = _with_check(progress, check, source, str(world.gpus), str(wanted))
+            why = f"the script stops unless {source.strip()} is passed"
+            progress = progress.with_unplaced(Unplaced("the number of GPUs in a check", str(wanted), why, check))
     gpus = progress.draft.reading.world.gpus
     if gpus is None:
         return progress.with_note(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
@@ -136,23 +134,24 @@ def with_gpus(progress: Progress, plan: Plan) -> Progress:
     return progress
 
 
+def _stops(draft: Draft) -> dict[str, Place]:
+    """Return the checks that end the script with an error, by their text."""
+    return {draft.texts[check.file].at(check): check for check in draft.reading.stops if check.file in draft.texts}
+
+
 def _counted(progress: Progress, nodes: Nodes) -> Progress:
-    """Return the progress with every wrong number of nodes, processes or GPUs in all runs replaced, in one edit.
+    """Return the progress with every wrong number of nodes, processes or GPUs replaced, in one edit.
 
     If that cannot be done without other changes, each number is listed as unplaced. Commands that follow are noted.
     """
     draft = progress.draft
-    runs = (draft.reading, *draft.reading.runs)
-    wrong = [count for run in runs for count in counts(run, nodes) if count.word.text != count.now]
+    wrong = [count for count in counts(draft.reading, nodes) if count.word.text != count.now]
     if not wrong:
         return progress
-
-    def goal(run: Meaning, reading: Reading) -> Meaning:
-        for count in counts(reading, nodes):
-            run = run.put(count.part, count.key, count.text) if count.word.text != count.now else run
-        return replace(run, runs=tuple(goal(*each) for each in zip(run.runs, reading.runs, strict=True)))
-
-    own = _without_derived(goal(draft.meaning, draft.reading))
+    goal = draft.meaning
+    for count in wrong:
+        goal = goal.put(count.part, count.key, count.text)
+    own = _without_derived(goal)
     places = {count.word.pieces[-1].place: count for count in wrong}
     edits = [
         Edit(place, count.now)
@@ -176,31 +175,8 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
 
 def _without_derived(meaning: Meaning) -> Meaning:
     """Return the meaning without the script's other commands and without the variables that the scheduler derives."""
-    return meaning.everywhere(
-        lambda run: replace(
-            run,
-            others=(),
-            environment={name: value for name, value in run.environment.items() if not name.startswith(_FOLLOWS)},
-        )
-    )
-
-
-def _with_check(progress: Progress, check: Place, source: str, was: str, now: str) -> Progress:
-    """Return the progress with a number replaced in a check that stops the script, or the check listed as unplaced.
-
-    check, source: its place and text. was, now: the number before and after. The check is unplaced if `was` does not
-    stand in it exactly once, or if the edit changes what the script means or removes no stop.
-    """
-    draft, matches = progress.draft, list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
-    if len(matches) == 1:
-        start = check.start + len(source[: matches[0].start()].encode())
-        place, goal = draft.texts[check.file].place(start, start + len(was)), replace(draft.meaning, others=())
-        # the other commands include the check's own
-        after = draft.first_right([(Edit(place, now),)], lambda meaning: replace(meaning, others=()) == goal)
-        if after is not None and len(after.reading.stops) < len(draft.reading.stops):
-            return progress.with_changes(after, Change("the script's own check", was, now, place))
-    why = f"the script stops unless {source.strip()} is passed"
-    return progress.with_unplaced(Unplaced("the number of GPUs in a check", now, why, check))
+    stated = {name: value for name, value in meaning.environment.items() if not name.startswith(_FOLLOWS)}
+    return replace(meaning, others=(), environment=stated)
 
 
 def written(word: Word) -> Place:
@@ -247,11 +223,9 @@ def without_export(progress: Progress, name: str) -> Progress | None:
     start, end = text.data.rfind(b"\n", 0, place.start) + 1, text.data.find(b"\n", place.end) + 1
     if re.fullmatch(rb"[ \t]*export[ \t]+%s=\S+[ \t]*(#.*)?\r?\n" % name.encode(), text.data[start:end]) is None:
         return None
-
-    def unset(run: Meaning) -> Meaning:
-        return replace(run, environment={key: value for key, value in run.environment.items() if key != name})
-
-    after = draft.first_right([(Edit(text.place(start, end), ""),)], draft.meaning.everywhere(unset).__eq__)
+    rest = {key: value for key, value in draft.meaning.environment.items() if key != name}
+    goal = replace(draft.meaning, environment=rest)
+    after = draft.first_right([(Edit(text.place(start, end), ""),)], goal.__eq__)
     return None if after is None else progress.with_changes(after, Change(name, word.text, None, place))
 
 

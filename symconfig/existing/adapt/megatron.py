@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -13,15 +14,10 @@ from symconfig.existing.adapt.draft import (
     NO_PLACE,
     Change,
     Draft,
-    Meaning,
     Option,
     Progress,
     Unplaced,
-    differ,
-    option_changes,
-    option_edits,
-    values_of,
-    why_apart,
+    with_option,
 )
 from symconfig.existing.adapt.same import check
 from symconfig.existing.launch.reading import Reading, Setting, settings
@@ -99,7 +95,14 @@ class Goal:
 
         These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """
-        found: list[tuple[str, str, str, Place]] = []
+        found: list[tuple[str, Unplaced]] = []
+
+        def hide(name: str, why: str, place: Place) -> None:
+            dest = self.table.flags[name].dest
+            goal = self.wanted.setting(dest)
+            now = Unplaced(name, None, why, place) if goal is None else Unplaced(goal.name, goal.text, why, place)
+            found.append((dest, now))
+
         for setting in reading.settings:
             flag = self.table.flags.get(setting.name)
             if flag is None or flag.dest not in DECIDED:
@@ -108,18 +111,12 @@ class Goal:
             if why is None and flag.kind == "store" and (not setting.values or flag.nargs in ("+", "*")):
                 why = _cut_off(setting, reading)
             if why is not None:
-                found.append((flag.dest, setting.name, f"its value {why}", setting.place))
+                hide(setting.name, f"its value {why}", setting.place)
         for item in reading.unread:
             for name in item.what.replace("=", " ").split() if item.matters else ():
                 if name in self.table.flags and self.table.flags[name].dest in DECIDED:
-                    found.append((self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place))
-        wanted = self.wanted
-        return tuple(
-            (dest, Unplaced(name, None, why, place))
-            if (goal := wanted.setting(dest)) is None
-            else (dest, Unplaced(goal.name, goal.text, why, place))
-            for dest, name, why, place in found
-        )
+                    hide(name, f"what gives it here {item.why}", item.place)
+        return tuple(found)
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families (fields of a plan that options set together) whose values differ from the plan's.
@@ -150,13 +147,11 @@ class Goal:
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
     """Return why text directly behind an option, which may hold values of it, was not read; None without such text."""
-    text = next((text for text in reading.texts if text.file == setting.place.file), None)
-    for item in reading.unread if text is not None else ():
+    data = {text.file: text.data for text in reading.texts}.get(setting.place.file, b"")
+    for item in reading.unread:
         behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
-        if item.matters and behind and text is not None:
-            between = text.data[setting.place.end : item.place.start]
-            if not between.replace(b"\\", b"").strip(b" \t\r\n\"'"):
-                return item.why
+        if item.matters and behind and not data[setting.place.end : item.place.start].strip(b" \t\r\n\"'\\"):
+            return item.why
     return None
 
 
@@ -196,7 +191,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     """Return the progress with the plan's options in the script, its GPUs in the launcher, and its variables exported.
 
     Repeated, as one option's default may depend on another. What cannot be written, read or made equal is listed as
-    unplaced; if runs of one program differ nothing is changed. Raises InputError if model or length are not the plan's.
+    unplaced. Raises InputError if model or length are not the plan's.
     """
     goal, reading = Goal.of(plan), draft.reading
     hidden = goal.hidden(reading)
@@ -213,12 +208,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             if item.matters
         ),
     )
-    if differ(reading, {name for name, flag in goal.table.flags.items() if flag.dest in DECIDED}):
-        for wish in wishes(names, goal.wanted, differing):
-            progress = progress.with_unplaced(
-                Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest))
-            )
-        return progress
     for _ in range(_ROUNDS):
         progress = _options(progress, goal, [family for family in differing if family not in blocked])
         reading = progress.draft.reading
@@ -237,8 +226,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
     """Return the progress with each differing option of the families changed, one by one, and recorded.
 
-    One that cannot be written, or that unread text may give already, is listed as unplaced. A note says where an option
-    no longer follows its variable.
+    One that cannot be written, or that unread text may give already, is listed as unplaced.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
@@ -250,14 +238,7 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         item = next((item for item in progress.draft.reading.unread if item.options and setting is None), None)
         after = written(progress.draft, names, wish, goal) if item is None else None
         if after is not None:
-            now = goal.names(after.reading)
-            progress = progress.with_changes(after, *_changes(wish, names, now, first))
-            was, there = _variables(setting), _having(now, wish.dest)
-            if was and there is not None and not _variables(there):
-                progress = progress.with_note(
-                    f"{there.place}: {there.spelled} does not follow ${was[0]} any more, which other words of "
-                    "the script have as well and which keeps its value."
-                )
+            progress = progress.with_changes(after, *_changes(wish, names, goal.names(after.reading), first))
             continue
         refused.add(wish)
         why = NO_PLACE if setting is None else ELSE_TOO
@@ -267,12 +248,6 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
             Unplaced(wish.option, wish.now, why, None if setting is None else setting.place)
         )
     return progress
-
-
-def _variables(setting: Setting | None) -> list[str]:
-    """Return, for each part of the option's values that comes through variables, the name of the outermost one."""
-    words = () if setting is None else setting.values
-    return [piece.variables[0] for word in words for piece in word.pieces if piece.variables]
 
 
 def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> Iterator[Change]:
@@ -292,57 +267,43 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 
 
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
-    """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
+    """Return the draft with one option as `wish` wants it: added, changed or removed; None if no edit does that.
 
-    None if no edit does that and nothing else. But options may change along with it, as where one variable gives
-    several, if a plan decides them and they come to have the plan's values.
+    Other options may change along with it, as where one variable gives several, if they come to have the plan's values.
     """
-    setting = _having(names, wish.dest)
-    name = wish.option if setting is None else setting.name
-    removes = wish.values is None or (setting is not None and not setting.values)
-    if not removes and setting is not None and not wish.values:
+    setting, values, known = _having(names, wish.dest), wish.values, goal.table.flags
+    if setting is not None and not setting.values:
+        values = None  # a switch goes; the option that the plan has instead comes next
+    elif setting is not None and values == ():
         return None
-    values = wish.values or ()
-    planned = {(each.name, each.texts) for each in goal.settings} | ({(name, values)} if not removes else set())
-    old = (name, values_of(setting)) if setting is not None else None
-    before, known = draft.meaning, goal.table.flags
+    name = wish.option if setting is None else setting.name
+    planned = {(each.name, each.texts) for each in goal.settings} | {(name, values)}
 
-    def decided(option: Option) -> bool:
-        return option[0] in known and known[option[0]].dest in DECIDED | {wish.dest}
-
-    def right(after: Meaning) -> bool:
-        """Return whether each run gained planned options only, lost only others, and has the wish fulfilled."""
-        changes = option_changes(before, after)
-        return changes is not None and all(
-            (lost[old] == 1 if removes and old is not None else gained[name, values] == 1)
-            and gained.keys() <= planned
-            and all(decided(option) and option not in planned for option in lost)
-            for gained, lost in changes
-        )
+    def loses(option: Option) -> bool:
+        return option not in planned and option[0] in known and known[option[0]].dest in DECIDED | {wish.dest}
 
     anchors = _anchors(draft, names, wish)
-    return draft.first_right(option_edits(draft, setting, anchors, wish.option, None if removes else values), right)
+    return with_option(draft, setting, anchors, name, values, planned.__contains__, loses)
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Return the given options behind which a new one may be inserted, best first.
+    """Return the six given options nearest to the wish's in the order of `FAMILIES`, then the configuration's last.
 
-    Up to six whose families are nearest to the wish's (of experts or not, alike), then the last option of the
-    configuration.
+    Options of experts are nearer to each other than to other options, those of the same family nearer than others, and
+    those before it nearer than those behind.
     """
-    at = next((index for index, family in enumerate(FAMILIES) if wish.dest in family.dests), len(FAMILIES) - 1)
-    order = (FAMILIES[at], *reversed(FAMILIES[:at]), *FAMILIES[at + 1 :])
-    own = FAMILIES[at].dests
-    mine = own.index(wish.dest) if wish.dest in own else 0
-    dests = [*reversed(own[:mine]), *own[mine + 1 :]]
-    dests += [dest for family in order[1 : at + 1] for dest in reversed(family.dests)]
-    dests += [dest for family in order[at + 1 :] for dest in family.dests]
+    order = {dest: (row, at) for row, family in enumerate(FAMILIES) for at, dest in enumerate(family.dests)}
+    row, at = order.get(wish.dest, (len(FAMILIES) - 1, 0))
+    expert = re.compile("moe|expert")
 
-    def of_experts(dest: str) -> bool:
-        return "moe" in dest or "expert" in dest
+    def distance(dest: str) -> tuple[bool, bool, bool, tuple[int, int]]:
+        there, index = order[dest]
+        behind = (there, index) > (row, at)
+        apart = (there - row, index - at) if behind else (row - there, -index)
+        return bool(expert.search(dest)) != bool(expert.search(wish.dest)), there != row, behind, apart
 
-    dests.sort(key=lambda dest: of_experts(dest) != of_experts(wish.dest))
-    anchors = [setting for dest in dests if (setting := names.setting(dest))]
+    nearest = sorted(order.keys() - {wish.dest}, key=distance)
+    anchors = [setting for dest in nearest if (setting := names.setting(dest))]
     return [*anchors[:_MOST_ANCHORS], *draft.reading.settings[-1:]]
 
 
@@ -354,18 +315,13 @@ def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) 
     names, wanted = goal.names(progress.draft.reading), goal.wanted
     why = "all options together still mean something else"
     for family in families:
-        if {item.option for item in progress.unplaced} & {
-            name for name, flag in goal.table.flags.items() if flag.dest in family.dests
-        }:
+        listed = (goal.table.flags.get(item.option) for item in progress.unplaced)
+        if any(flag is not None and flag.dest in family.dests for flag in listed):
             continue
         planned = next(filter(None, map(wanted.setting, family.dests)), None)
         there = next(filter(None, (_having(names, dest) for dest in family.dests)), None)
-        place = None if there is None else there.place
-        if named := planned or there:
-            progress = progress.with_unplaced(
-                Unplaced(named.name, None if planned is None else planned.text, why, place)
-            )
-        elif not progress.unplaced:  # else it follows from what was not placed
-            option = "--" + family.dests[0].replace("_", "-")
-            progress = progress.with_unplaced(Unplaced(option, "as the plan has it", why))
+        named = planned or there
+        option = f"--{family.dests[0].replace('_', '-')}" if named is None else named.name
+        now = "as the plan has it" if named is None else None if planned is None else planned.text
+        progress = progress.with_unplaced(Unplaced(option, now, why, None if there is None else there.place))
     return progress

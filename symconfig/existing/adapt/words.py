@@ -12,11 +12,6 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text
 from symconfig.render.files import sh
 
-# `[ $TP -gt 1 ] && ARGS+=(--option)`, `if [ $TP -gt 1 ]; then ARGS+=(--option); fi`
-_APPENDS = re.compile(
-    rb"\s*((\[.*\]|\(\(.*\)\))\s*&&\s*)?\w+\+=\(\s*\)\s*|\s*if [^;]*;\s*then\s+\w+\+=\(\s*\)\s*;\s*fi\s*"
-)
-_BLOCK = re.compile(rb"(\b(then|else|do)|[{(]|\|\||&&|\\)[ \t]*(#.*)?\s*\Z")
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of quotes and without
 
 
@@ -67,8 +62,6 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
         return
     text, place = texts[setting.place.file], setting.place
     line = _Line(text.data, place)
-    if line.only:
-        yield (Edit(text.place(line.start, line.end), ""),)
     if line.alone:
         if not line.continued and line.follows:
             yield (Edit(text.place(line.joint, place.end + len(line.after)), ""),)
@@ -123,9 +116,9 @@ def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
 class _Line:
     """The line or lines around an option.
 
-    start, end: offsets of the lines. before, after: other text on them, without the line end. only: the lines are one
-    statement that appends the option. alone: nothing else is on them. commented: only a comment follows. continued,
-    follows: a backslash ends it, or the line before. joint: offset of the end of the line before.
+    start, end: offsets of the lines. before, after: other text on them, without the line end. alone: nothing else is on
+    them. commented: only a comment follows. continued, follows: a backslash ends it, or the line before. joint: offset
+    of the end of the line before.
     """
 
     def __init__(self, data: bytes, place: Place) -> None:
@@ -135,12 +128,9 @@ class _Line:
         self.before = data[self.start : place.start]
         self.after = data[place.end : self.end].rstrip(b"\r\n")
         self.alone = not self.before.strip() and self.after.strip() in (b"", b"\\")
-        only = _APPENDS.fullmatch(self.before + self.after) is not None
-        self.only = only and _BLOCK.search(data[: self.start]) is None  # a block of bash has one statement at least
         self.commented = not self.before.strip() and self.after.lstrip()[:1] == b"#"
         self.continued = self.after.strip() == b"\\"
         previous = data[: self.start].rstrip(b"\r\n")
         self.follows = previous.endswith(b"\\") and self.start > 0
         self.joint = len(previous.removesuffix(b"\\").rstrip() if self.follows else previous.rstrip())
         self.newline = "\r\n" if b"\r\n" in data[: self.end] else "\n"
-        self.indentation = self.before.decode("utf-8", "replace")

@@ -18,7 +18,6 @@ from symconfig.existing.launch.trees import parse_json, parse_yaml
 from symconfig.formats.tuners import TUNERS
 
 Dialect = Literal["overrides", "trainer", "nemo-rl"]
-_ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of those who build on it
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
     """
@@ -49,7 +48,7 @@ def sets_megatron(section: Any) -> bool:
     if not isinstance(section, dict):
         return False
     plain = (key for key, value in section.items() if not isinstance(value, dict))
-    return sum(table_with(key) is not None for key in plain) >= _ENOUGH_KEYS
+    return sum(table_with(key) is not None for key in plain) > 2
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
@@ -108,7 +107,7 @@ _DEEPSPEED = words(
 _DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
-# What is not read, by suffix: a .py file may be a shell's all the same.
+# What is not read, by suffix.
 UNREADABLE = {
     ".py": ("is a Python program, whose code is not read", "the script that starts it, with its options"),
     ".toml": ("is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"),
@@ -127,11 +126,6 @@ def is_arguments(source: str) -> bool:
     return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
 
 
-def is_shell(text: Text) -> bool:
-    """Return whether the file begins with a shell's shebang."""
-    return _SHEBANG.match(text.data.removeprefix(b"\xef\xbb\xbf").lstrip()) is not None
-
-
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
     """Return "bash" (a shell's shebang or suffix), "yaml" (suffix), or "json" (suffix or a first `{`).
 
@@ -139,7 +133,7 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
     """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if is_shell(text) or suffix in _SCRIPTS:
+    if _SHEBANG.match(head) or suffix in _SCRIPTS:
         return "bash"
     if suffix in (".yaml", ".yml"):
         return "yaml"
@@ -152,10 +146,8 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file; of several YAML documents the first that is a known configuration."""
-    if syntax == "json":
-        return parse_json(text)
-    return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))
+    """Return the tree of a data file. Raises InputError."""
+    return parse_json(text) if syntax == "json" else parse_yaml(text)
 
 
 def is_deepspeed(data: Any) -> bool:

@@ -40,9 +40,6 @@ _MODEL = words(
     --model-config --model-name-or-path --model-path --model --model-dir --config-name-or-path --base-model
     """
 )
-_MODEL_FILE = "config.json"
-_CONFIG_FILE = "--config_file"
-ACCELERATE = "a configuration of Accelerate"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 
 
@@ -108,8 +105,7 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
-    options = (word for word in reading.launcher if word.text.partition("=")[0] == _CONFIG_FILE)
-    setting = None if stated is None else Setting(_CONFIG_FILE, _CONFIG_FILE, (stated,), next(options, stated).place)
+    setting = None if stated is None else Setting("--config_file", "--config_file", (stated,), stated.place)
     if setting is None and known is not None:
         setting = last_given(reading, ("--accelerate-config",))
     if setting is None:
@@ -122,7 +118,7 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
             Text(f"the {setting.values[-1].text} of {known.tuner.name if known else ''}", preset.encode())
         )
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
-        why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
+        why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
     counts = {name: n for name in ("num_processes", "num_machines") if type(n := tree.get(name)) is int}
     words = tuple(Word.of(str(n), tree.spans[(name,)].value, literal=True) for name, n in counts.items())
@@ -194,7 +190,7 @@ def _model(reading: Reading, lookup: FileLookup) -> Reading:
         return reading
     path = lookup.path(setting.values[-1].text)
     if path is not None and path.is_dir():
-        path = path / _MODEL_FILE
+        path = path / "config.json"
     if path is None or not path.is_file() or path.suffix != ".json":
         return reading
     return replace(reading, model_config=str(path))

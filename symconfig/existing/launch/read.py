@@ -17,7 +17,6 @@ from symconfig.existing.launch.detect import (
     folder_refused,
     is_arguments,
     is_deepspeed,
-    is_shell,
     parse,
     read_document,
     refused,
@@ -54,7 +53,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
     syntax, suffix = syntax_of(text), path.suffix.lower()
-    if suffix in UNREADABLE and not (suffix == ".py" and is_shell(text)):
+    if suffix in UNREADABLE:
         what, need = UNREADABLE[suffix]
         raise InputError(what, file=text.file, need=need)
     if syntax == "bash":
@@ -85,8 +84,8 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     recipe or model is started although everything was understood.
     """
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
-    written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
-    lookup = FileLookup(folder, variables, written, bash.origins, bash.reading.texts)
+    written = {name: Text(f"{name} (written by {text.file})", data) for name, data in bash.virtual.items()}
+    lookup = FileLookup(folder, variables, written)
     reading = followed(bash.reading, lookup)
     refuse_command(reading, bash.reading.settings)
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
@@ -99,7 +98,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )
-    return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in bash.runs)), variables)
+    return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in reading.runs)), variables)
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"

@@ -221,7 +221,7 @@ class Tree:
     """Data of a JSON or YAML file with the place of each key and value.
 
     spans: places by path; () is the whole file. Values that an alias inserts have the alias's place. unread: unknown
-    tags, repeated keys and further documents of YAML.
+    tags of YAML.
     """
 
     text: Text
@@ -345,10 +345,6 @@ class Reading:
     def dark(self) -> bool:
         """Return whether the training may depend on something in `unread`."""
         return any(item.matters for item in self.unread)
-
-    def tree_at(self, place: Place) -> Tree | None:
-        """Return the tree if it is that of the place's file; None otherwise."""
-        return self.tree if self.tree is not None and self.tree.text.file == place.file else None
 
     @property
     def assumptions(self) -> tuple[Unread, ...]:

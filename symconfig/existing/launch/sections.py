@@ -5,19 +5,25 @@ Megatron-Bridge, NeMo 2, verl and NeMo-RL) with what they inherit.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import dialect_of, parse, read_sections, sets_megatron, syntax_of
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.override import RECIPE, as_settings, entries, entries_of, interpolated, key_of
+from symconfig.existing.launch.dialects.override import (
+    RECIPE,
+    Entry,
+    as_settings,
+    entries,
+    entries_of,
+    interpolated,
+    key_of,
+)
 from symconfig.existing.launch.dialects.translate import by_path
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Span, Tree, Unread, Word, World
-from symconfig.existing.launch.text import Place, Text, open_text
+from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word, World
+from symconfig.existing.launch.text import Text, open_text
 from symconfig.resources import may_read
 
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
@@ -28,14 +34,12 @@ class FileLookup:
     """Where the files that a configuration names are looked for.
 
     folder: of the configuration; None for a line of arguments. variables: the environment. virtual: files that a script
-    itself writes; origins: pieces of each with their places in the script and the files that it reads, `texts`.
+    itself writes.
     """
 
     folder: Path | None
     variables: Mapping[str, str]
     virtual: Mapping[str, Text] = field(default_factory=dict)
-    origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
-    texts: tuple[Text, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
         """Return the file of this name, from `virtual` or the folder of `base`; None if it is in neither."""
@@ -93,8 +97,7 @@ def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
                 setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset
             )
         syntax = syntax_of(text)
-        tree = parse(text, "yaml" if syntax == "bash" else syntax)
-        return traced(tree, lookup.origins[word.text], lookup.texts) if word.text in lookup.virtual else tree
+        return parse(text, "yaml" if syntax == "bash" else syntax)
     except InputError as error:
         return unread_setting(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
@@ -181,27 +184,20 @@ def overrides(reading: Reading, lookup: FileLookup) -> Reading:
 def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading in verl's format: overrides merged over the user's configuration file, then ordinary options.
 
-    A --config-name that verl ships, or none, is not read. A file that cannot be read is noted in `unread`. References
-    are resolved, `+` and `~` are removed from `possible` names, keys of `hydra` are left out, and `world` is replaced.
+    A --config-name that verl ships, or none, is not read. `+` and `~` are removed from `possible` names, keys of
+    `hydra` are left out, and `world` is replaced.
     """
     name = last_given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, missing = (None, ()) if own else _sections_file(reading, lookup, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
-    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), lookup.variables)
-    rest = tuple(setting for setting in reading.settings if not key_of(setting))
-    settings = (*as_settings(by_path(resolved.values()).values()), *rest)
-    return replace(
-        reading,
-        format=verl.FORMAT,
-        settings=settings,
-        possible=tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible),
-        tree=tree,
-        texts=with_texts(reading, *(() if tree is None else (tree.text,))),
-        unread=(*reading.unread, *missing),
-        world=verl.world(settings),
-    )
+    found = (*filed, *entries_of(reading.settings, False))
+    made = _with_keys(reading, lookup, found, () if tree is None else (tree,), missing)
+    rest = (setting for setting in reading.settings if not key_of(setting))
+    possible = tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible)
+    settings = (*made.settings, *rest)
+    return replace(made, format=verl.FORMAT, settings=settings, possible=possible, world=verl.world(settings))
 
 
 def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
@@ -210,9 +206,8 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
     The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
     noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
-    top, unread = reading.tree, []
-    setting = last_given(reading, ARGUMENTS)
-    usual = nemo_rl.usual(reading)
+    top, unread = reading.tree, list[Unread]()
+    setting, usual = last_given(reading, ARGUMENTS), nemo_rl.usual(reading)
     if top is None and (setting is not None or usual is not None):
         below = str(Path(reading.program.text).parent) if reading.program is not None else ""
         if setting is None:
@@ -222,17 +217,25 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
         top = read if isinstance(read, Tree) else None
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, lookup, unread), top]
-    made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
-    settings = as_settings(interpolated(by_path(made), lookup.variables).values())
-    world = nemo_rl.world(settings)
+    found = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    made = _with_keys(reading, lookup, found, trees, unread)
+    world = nemo_rl.world(made.settings)
+    return replace(made, format=nemo_rl.FORMAT, world=world if world.words or world.dark else reading.world)
+
+
+def _with_keys(
+    reading: Reading, lookup: FileLookup, found: Iterable[Entry], trees: Sequence[Tree], unread: Iterable[Unread]
+) -> Reading:
+    """Return the reading with the entries, of which the last of a path counts, as its settings, references resolved.
+
+    trees: the files that they come from, the named one last.
+    """
     return replace(
         reading,
-        format=nemo_rl.FORMAT,
-        settings=settings,
-        tree=top,
+        settings=as_settings(interpolated(by_path(found), lookup.variables).values()),
+        tree=trees[-1] if trees else None,
         texts=with_texts(reading, *(tree.text for tree in reversed(trees))),
         unread=(*reading.unread, *unread),
-        world=world if world.words or world.dark else reading.world,
     )
 
 
@@ -255,8 +258,8 @@ def _inherited(tree: Tree, lookup: FileLookup, unread: list[Unread], depth: int 
 def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
     """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
 
-    (None, ()) if none is named, (None, (note,)) if it cannot be read, or if the name or the folder is unknown. `.yaml`
-    is appended to a name without suffix. program: the program's folder, where the file is looked for as well.
+    (None, ()) if none is named; (None, (note,)) if it or its name cannot be read.
+    `.yaml` is appended to a name without suffix. program: its folder, where the file is looked for as well.
     """
     folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
@@ -282,37 +285,3 @@ def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | 
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
     return tree if sets_megatron(tree.data.get("model")) else None
-
-
-def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
-    """Return the tree of a file that a script writes, with places in the script, or where a variable got its value.
-
-    Unchanged if any of its characters does not stand literally in a file, or if they come from several files.
-    """
-    by_file = {text.file: text for text in texts}
-    literal = [
-        place if place is not None and place.file in by_file and by_file[place.file].at(place) == piece.text else None
-        for piece in pieces
-        for place in (piece.place,)
-    ]
-    starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
-
-    def moved(place: Place | None) -> Place | None:
-        """Return where a place of the written file comes from in the script; None if it has no origin."""
-        if place is None or place.start >= place.end:
-            return None
-        first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))
-        head, tail = literal[first], literal[last]
-        if head is None or tail is None or head.file != tail.file:
-            return None
-        start, end = head.start + place.start - starts[first], tail.start + place.end - starts[last]
-        return by_file[head.file].place(start, end) if start < end else None
-
-    spans = {}
-    for path, span in tree.spans.items():
-        key, value = moved(span.key), moved(span.value)
-        if value is None or (key is None) != (span.key is None):
-            return tree
-        spans[path] = Span(key, value)
-    files = {span.value.file for span in spans.values()}
-    return Tree(by_file[files.pop()], tree.data, spans, tree.syntax, tree.unread) if len(files) == 1 else tree

@@ -1,6 +1,6 @@
 """YAML and JSON of other programs as data with the bytes of every key and value.
 
-YAML has aliases, merge keys, tags and several documents; JSON is read as DeepSpeed reads it (hjson: comments, a comma
+YAML has aliases, merge keys and tags; JSON is read as DeepSpeed reads it (hjson: comments, a comma
 after the last).
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from symconfig.descriptor.document import MAX_NODES, Builder, KeyPath, Open, build, plain, shorten
 from symconfig.descriptor.json_strict import TOKEN, parse_json_strict
 from symconfig.errors import InputError
-from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
+from symconfig.existing.launch.reading import Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text
 
 _CORE = "tag:yaml.org,2002:"
@@ -23,31 +23,23 @@ _KNOWN_TAGS = frozenset(_CORE + name for name in ("str", "int", "float", "bool",
 _SPACE = b" \t\r\n"
 
 
-def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
-    """Return the data and places of the first YAML document that `wanted` accepts, else of the first that is not empty.
+def parse_yaml(text: Text) -> Tree:
+    """Return the data and places of a YAML file of one document.
 
     Values from aliases and merge keys have the alias's place; those with unknown tags stay text. `unread` notes unknown
-    tags, repeated keys and further documents. Raises InputError, also for an empty file.
+    tags. Raises InputError, also for an empty file.
     """
     builder = _TreeBuilder(text)
-    build(builder, text.characters().removeprefix("\ufeff"))
-    builder.end_document()
+    build(builder, text.data.decode().removeprefix("\ufeff"))
     if builder.problems:
         raise InputError(builder.problems)
-    documents = [document for document in builder.whole if document.data is not None]
-    if not documents:
+    if builder.data is None:
         raise InputError("the file is empty", file=text.file)
-    chosen = next((document for document in documents if wanted(document.data)), documents[0])
-    others = tuple(
-        Unread(other.spans[()].value, "another document", "one document is read", Hides.NOTHING)
-        for other in documents
-        if other is not chosen
-    )
-    return replace(chosen, unread=(*chosen.unread, *others))
+    return Tree(text, builder.data, builder.spans, "yaml", tuple(builder.unread))
 
 
 class _TreeBuilder(Builder):
-    """Builder that resolves aliases, merge keys, tags and repeated keys, which the strict builder refuses."""
+    """Builder that resolves aliases, merge keys and tags, which the strict builder refuses."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.file)
@@ -55,11 +47,10 @@ class _TreeBuilder(Builder):
         self.skipped = int(text.data.startswith(b"\xef\xbb\xbf"))  # the byte order mark, which the parser does not get
         self.spans: dict[KeyPath, Span] = {}
         self.key_places: dict[KeyPath, Place] = {}
-        self.events: list[Any] = []  # of this document, and those that aliases bring
+        self.events: list[Any] = []  # and those that aliases bring
         self.anchors: dict[str, int] = {}  # the first event of each
         self.alias_place: Place | None = None  # of all that is read now
         self.unread: list[Unread] = []
-        self.whole: list[Tree] = []  # a document each
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
@@ -78,11 +69,6 @@ class _TreeBuilder(Builder):
     def new_key(self, top: Open, event: Any) -> None:
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
-
-    def repeated(self, path: KeyPath, event: Any) -> None:
-        """Record a repeated key in `unread`; the last one counts, as in most programs."""
-        why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
-        self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
         """Finish a mapping or list: end its place at its last value, merge `<<` keys, attach it to its parent."""
@@ -155,15 +141,6 @@ class _TreeBuilder(Builder):
                 into[key] = one[key]
                 self.spans |= {(*done.path, key, *path): Span(place, place) for path in ((), *_inside(one[key]))}
 
-    def further_document(self, event: Any) -> None:
-        self.end_document()
-        self.data, self.spans, self.key_places, self.events, self.anchors, self.unread = None, {}, {}, [], {}, []
-        self.keys, self.values = {}, {}
-
-    def end_document(self) -> None:
-        if self.spans:
-            self.whole.append(Tree(self.text, self.data, self.spans, "yaml", tuple(self.unread)))
-
 
 def _inside(value: Any) -> Iterator[KeyPath]:
     """Yield the paths of all values nested in a value, without the value itself."""
@@ -183,7 +160,7 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 
 def parse_json(text: Text) -> Tree:
     """Return the data and places of a JSON file, which may have comments and trailing commas. Raises InputError."""
-    plain = text.characters().replace("\ufeff", " ", 1)
+    plain = text.data.decode().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):
         plain = aside.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), plain)
     data = parse_json_strict(plain, text.file).data

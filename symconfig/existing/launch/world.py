@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from posixpath import basename
 
-from symconfig.existing.launch.reading import Word, World
+from symconfig.existing.launch.reading import Setting, Word, World
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
@@ -122,6 +122,18 @@ def _number(text: str) -> int | None:
     if all(part.isdecimal() and len(part) < 8 for part in parts) and len(set(parts)) == 1 and int(parts[0]) > 0:
         return int(parts[0])
     return None
+
+
+def stated_numbers(settings: Sequence[Setting], usual: Mapping[str, int]) -> tuple[Mapping[str, int], World]:
+    """Return (numbers by option, World of their words); of an option that is not given the number in `usual`.
+
+    The World has only `dark`, the words of numbers, if one is unknown or not decimal digits.
+    """
+    last = {each.name: each.values[-1] for each in settings if each.values}
+    stated = {name: last[name] for name in usual if name in last}
+    if dark := tuple(word for word in stated.values() if word.unknown or not word.text.isdecimal()):
+        return usual, World(dark=dark)
+    return {**usual, **{name: int(word.text) for name, word in stated.items()}}, World(words=tuple(stated.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,14 +175,3 @@ def test_an_audit_finds_nothing_that_the_files_of_the_plan_do_not_have(tmp_path:
         for without in ((), ("--moe-grouped-gemm",), ("--overlap-grad-reduce", "--overlap-param-gather")):
             merged(tmp_path, switched(old, *without, tp=old.best.configuration.tp), goal)
             assert found(str(tmp_path / "train.sh")) <= own
-
-
-def test_a_line_that_adds_one_option_goes_with_it(tmp_path: Path) -> None:
-    mine = plan(tp=1, dp=8, sequence_parallel=False)
-    for line in ("ARGS+=({})", '[ "$PROFILE" != 1 ] && ARGS+=({})', "if [ 4 -gt 1 ]; then ARGS+=({}); fi"):
-        said = [each for each in options(mine) if each != "--overlap-param-gather"]
-        content = f"ARGS=({' '.join(said)})\nPROFILE=0\n{line.format('--overlap-param-gather')}\n"
-        goal = plan(tp=1, dp=8, sequence_parallel=False, overlap_param_gather=False)
-        _, now = merged(tmp_path, f'{head(mine)}{content}{start(mine)} "${{ARGS[@]}}"\n', goal)
-        assert "ARGS+=" not in now
-        assert now.count("\n") == head(mine).count("\n") + 3

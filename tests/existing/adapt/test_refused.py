@@ -51,3 +51,9 @@ def test_a_plan_for_a_trainer_is_refused() -> None:
     line = "torchrun pretrain_gpt.py --num-layers 40 --hidden-size 5120"
     with pytest.raises(InputError, match=r"the plan is for a trainer.*symconfig render PLAN.json --out DIR"):
         adapted(line, plan(backend="fsdp", sequence_parallel=False), {})
+
+
+def test_a_script_of_several_runs_is_refused_with_their_places() -> None:
+    line = "torchrun pretrain_gpt.py --num-layers 40 --hidden-size 5120 --micro-batch-size"
+    with pytest.raises(InputError, match=r"starts its program several times.*<arguments>:1:10, <arguments>:2:10"):
+        adapted(f"{line} 1\n{line} 2\n", plan(), {})

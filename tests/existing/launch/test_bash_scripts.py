@@ -136,7 +136,7 @@ def test_options_under_an_unknown_condition_are_named_and_not_taken() -> None:
         "python train.py $O ${A[@]} --e 5"
     )
     assert options(bash) == {"--a": ["1"], "--c": ["3"], "--e": ["5"]}
-    assert [what for what, _ in dark(bash)] == ["--b 2", "--d"]
+    assert [what for what, _ in dark(bash)] == ["--b", "--d"]
     assert all("condition that is not known" in why for _, why in dark(bash))
     assert [setting.name for setting in bash.reading.possible] == ["--b", "--d"]
     assert bash.reading.complete
@@ -155,7 +155,7 @@ def test_what_is_not_known_is_only_the_word_that_it_is_in() -> None:
         "a{1,2}",
         "$((A | 2))",
         "$((010))",
-        "${A/[0-9]/x}",
+        "${A/1/x}",
         "${A:1}",
         "${A^^}",
         "$((A ** 2))",
@@ -228,8 +228,8 @@ def test_files_that_the_script_writes_are_kept() -> None:
         'Z=2\ncat <<EOF > ds.json\n{"stage": $Z, "x": ${Q:-3}}\nEOF\ncat > raw.json <<\'EOF\'\n{"a": "$Z"}\nEOF\n'
         "sed s/a/b/ t.json > made.json\ndeepspeed train.py --deepspeed_config ds.json --other made.json"
     )
-    assert bash.virtual["ds.json"].data == b'{"stage": 2, "x": 3}\n'
-    assert bash.virtual["raw.json"].data == b'{"a": "$Z"}\n'
+    assert bash.virtual["ds.json"] == b'{"stage": 2, "x": 3}\n'
+    assert bash.virtual["raw.json"] == b'{"a": "$Z"}\n'
     assert [what for what, _ in dark(bash)] == ["made.json"]
 
 
@@ -272,12 +272,12 @@ def test_files_that_source_each_other_are_refused_with_their_chain(tmp_path: Pat
         read("source a.sh\npython train.py --x 1", folder=tmp_path)
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "secret.sh").write_text("A=1\n")
     (tmp_path / "job" / "env.sh").symlink_to(tmp_path / "secret.sh")
-    with pytest.raises(InputError, match="leads out of"):
-        read("source env.sh\npython train.py --x 1", folder=tmp_path / "job")
+    bash = read("source env.sh\npython train.py --x 1", folder=tmp_path / "job")
+    assert [why.partition(",")[0] for _, why in dark(bash)] == [f"names a file outside of {tmp_path / 'job'}"]
 
 
 def test_nothing_that_trains_is_an_error_with_what_was_seen() -> None:
@@ -309,7 +309,7 @@ def test_options_that_a_branch_may_add_cost_no_program() -> None:
         bash = read(f"A='--a 1'\npython monitor.py --out f &\nif [ $N = 1 ]; then A+=\" --y 2\"; fi\n{started}")
         assert bash.reading.program.text in ("train.py", "swift")
         assert (options(bash)["--x"], options(bash)["--a"]) == (["1"], ["1"])
-        assert [what for what, _ in dark(bash)] == ["--y 2"]
+        assert [what for what, _ in dark(bash)] == ["--y"]
 
 
 @pytest.mark.parametrize("line", ['eval "$(python options.py)"', "export $(cat .env | xargs)", "declare $(options)"])

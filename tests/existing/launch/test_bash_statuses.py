@@ -115,8 +115,6 @@ TRAIN = "python train.py --deepspeed ds.json\n"
 A = "a" * 120
 NUMBERED = "case $U{0} in a) v{0}=1;; b) v{0}=2;; esac\n"
 SCRIPTS = {
-    "nested replacements": f"x={A}\ny={'${x//a/' * 10}q{'}' * 10}\n",
-    "replacements in turn": "x=aaaaaaaaaa\n" + "x=${x//a/${x}a}\n" * 10,
     "unknown cases": "".join(map(NUMBERED.format, range(4000))),
     "arms of a case": f"case $U in {' '.join(f'a{i}) v{i}=1;;' for i in range(3000))} esac\n",
     "patterns": f"x={A}\n" + "y=${x##*a*a*a*a*b}\n" * 10_000,

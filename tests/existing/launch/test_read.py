@@ -96,7 +96,7 @@ def test_a_json_behind_a_link_that_leads_out_is_not_read(tmp_path: Path) -> None
     (tmp_path / "here" / "ds.json").symlink_to(tmp_path / "elsewhere" / "ds.json")
     reading = read(script)
     assert reading.deepspeed is None
-    assert "a link that leads out" in unread(reading, matters=True)[0]
+    assert "lies outside of" in unread(reading, matters=True)[0]
 
 
 def test_deepspeed_s_json_is_known_by_its_own_keys(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_deepspeed_s_json_is_known_by_its_own_keys(tmp_path: Path) -> None:
         assert read(write(tmp_path, "ds.json", json.dumps(data))).deepspeed is not None
 
 
-def test_a_json_that_the_script_writes_stands_in_the_script(tmp_path: Path) -> None:
+def test_a_json_that_the_script_writes_is_read(tmp_path: Path) -> None:
     script = write(
         tmp_path,
         "run.sh",
@@ -124,10 +124,7 @@ deepspeed --num_gpus 8 train.py --deepspeed_config $CONFIG
     reading = read(script)
     tree = reading.deepspeed
     assert tree.data == {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
-    assert tree.text.file == script
-    batch, stage = tree.spans[("train_batch_size",)], tree.spans[("zero_optimization", "stage")]
-    assert (batch.value.line, tree.text.at(batch.value)) == (5, "32")
-    assert (stage.value.line, tree.text.at(stage.value)) == (1, "2")
+    assert tree.text.file == f"ds_auto.json (written by {script})"
 
 
 def test_hydra_s_file_under_its_overrides(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from symconfig.existing.launch.text import Place
 
 Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
 _READ, _FORMAT = "is read while the script runs", "depends on the output of printf"
-# Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
-_OTHERS = re.compile(r"\s*import torch_npu\s*")
 
 
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
@@ -42,12 +40,10 @@ def run_words(shell: Shell, words: Words, place: Place) -> Truth:
 def _program(shell: Shell, words: Words, place: Place) -> Truth:
     """Record an external program in `log.commands` without running it, and print an unknown output.
 
-    The status is unknown, but False for `python -c "import torch_npu"`. Code of `bash -c` and scripts that it starts
-    are interpreted instead. In a command substitution the words are recorded in `log.aside`.
+    The status is unknown. Code of `bash -c` and scripts that it starts are interpreted instead. In a command
+    substitution the words are recorded in `log.aside`.
     """
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
-    if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
-        return FALSE
     if nested.shell_code(shell, words, place):
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
@@ -66,35 +62,34 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `read`: set the variables (default REPLY) from the first line of the known input; return TRUE.
+    """Run `read`: set the variables (default REPLY) from the known input, which is used up, and return TRUE.
 
-    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. Unknown
-    input makes status and variables unknown, but a single variable keeps partly known input. Known input is used up.
+    That is its first line, with `-d` all; `-a` sets an array of its words. A variable for which several words are left
+    is unknown. Unknown input makes status and variables unknown, but a single variable keeps partly known input.
     """
-    names: list[str] = []
-    flags, delimiter, rest = "", "\n", iter(words)
+    names, flags, rest, text = list[str](), "", iter(words), shell.stdin
     for word in rest:
         if word.text.startswith("-"):
             flags += word.text[1:]
-            argument = next(rest, None) if word.text[-1] in "dptnu" else None
-            delimiter = (argument.text or "\0") if argument is not None and word.text[-1] == "d" else delimiter
+            value = next(rest, None) if word.text[-1] in "dptnu" else None
+            text = None if word.text[-1] == "d" and value is not None and value.text else text  # another line end
         else:
             names.append(word.text)
-    text, names, variables = shell.stdin, names or ["REPLY"], shell.state.variables
-    whole = text_of(text or ())
-    end = whole.find(delimiter)
-    line = Word(text or (), place).cut(0, len(whole) if end < 0 else end).pieces
-    if len(names) == 1 and "a" not in flags and text is not None:
-        variables[names[0]] = shell.budget.kept(line)
-    elif text is None or unknown_of(text):
+    names, variables = names or ["REPLY"], shell.state.variables
+    if text is None or (unknown_of(text) and (len(names) > 1 or "a" in flags)):
         variables |= dict.fromkeys(names, (unknown_part(_READ, place),))
     else:
-        pieces = split_words([replace(part, loose=True) for part in line], shell.state.ifs)
+        end = len(text_of(text)) if "d" in flags else text_of(text).find("\n")
+        line = Word(text, place).cut(0, None if end < 0 else end).pieces
+        fields = split_words([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
-            variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(pieces)})
-        for index, name in enumerate(names if "a" not in flags else ()):
-            more = index == len(names) - 1 and len(pieces) > len(names)
-            variables[name] = (unknown_part(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
+            variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(fields)})
+        elif len(names) == 1:
+            variables[names[0]] = shell.budget.kept(line)
+        else:
+            if len(fields) > len(names):
+                fields[len(names) - 1 :] = [(unknown_part(_READ, place),)]
+            variables |= {name: fields[at] if at < len(fields) else () for at, name in enumerate(names)}
     if text is None or unknown_of(text):
         return Truth(None, "depends on what is read while the script runs", status=True)
     shell.stdin = None

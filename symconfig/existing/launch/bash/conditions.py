@@ -159,36 +159,19 @@ def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """Return the value of the condition at bytes [start, end), inside of `[[ ]]`; its words are not split."""
+    """Return the value of the condition at bytes [start, end), inside of `[[ ]]`; its words are not split.
+
+    Unknown if a word begins or ends a group: these are not followed.
+    """
     tokens: list[tuple[str, Pieces]] = []
-    for first, last in _double_tokens(expander.data, start, end):
+    for first, last in code.words(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
-        if written in ("&&", "||", "!", "(", ")", *_TEXTS, *_NUMBERS) or _UNARY.fullmatch(written):
+        if written[0] == "(" or written.count("(") != written.count(")"):
+            return Truth(None, "depends on a group of conditions, which is not followed")
+        if written in ("&&", "||", "!", *_TEXTS, *_NUMBERS) or _UNARY.fullmatch(written):
             tokens.append((written, ()))
         else:  # a quoted or expanded "!" is no operator
             tokens.append(("\0" + written, expander.value(first, last)))
-    return _Test(expander, tokens, double=True).either()
-
-
-def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words in `[[ ]]`, with leading `!`, `(` and unbalanced final `)` as words.
-
-    They stay part of the word behind `=`, `==`, `!=` and `=~`, and for `)` behind `=~` only.
-    """
-    ranges: list[tuple[int, int]] = []
-    for first, last in code.words(data, start, end):
-        before = data[slice(*ranges[-1])] if ranges else b""
-        whole, tail = data[first:last] == b"!=" or before in (b"==", b"=", b"!=", b"=~"), []
-        while data[first : first + 1] in (b"(", b"!") and last > first + 1 and not whole:
-            ranges.append((first, first + 1))
-            first += 1
-        while (
-            last > first + 1
-            and data[last - 1 : last] == b")"
-            and before != b"=~"
-            and data.count(b"(", first, last) != data.count(b")", first, last)
-        ):
-            tail.append((last - 1, last))
-            last -= 1
-        ranges += [(first, last), *reversed(tail)]
-    return ranges
+    test = _Test(expander, tokens, double=True)
+    truth = test.either()
+    return truth if test.at == len(tokens) else Truth(None, "depends on a condition that is not understood")

@@ -324,11 +324,7 @@ class Scanner:
 
 
 def _joined(stream: Stream) -> Pieces:
-    """Return the parts with a blank for each None between elements; None at either end is dropped."""
-    while stream and stream[0] is None:
-        stream = stream[1:]
-    while stream and stream[-1] is None:
-        stream = stream[:-1]
+    """Return the parts with a blank for each None between elements."""
     return tuple(Piece(" ") if part is None else part for part in stream)
 
 

@@ -147,7 +147,8 @@ class Interpreter(Simple):
         """
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if variable is None or body is None or node.children[0].type == "select":
-            return self.left_out(source, node)
+            self.log.add(place_at(source, node), text_at(source, node), "is not read")
+            return TRUE
         name, place, expander = text_at(source, variable), place_at(source, variable), self.expander(source)
         values = list(self.state.arguments)
         if any(child.type == "in" for child in node.children):
@@ -166,14 +167,11 @@ class Interpreter(Simple):
         return self._loop(source, node, body, advance)
 
     def _c_style_for_statement(self, source: Source, node: Node) -> Truth:
-        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true.
-
-        An incomplete one is logged as not read.
-        """
+        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true."""
         body, rounds = node.child_by_field_name("body"), count()
         marks = [(child.start_byte, child.end_byte) for child in node.children if child.type in ("((", ";", "))")][:4]
-        if body is None or len(marks) < 4:
-            return self.left_out(source, node)
+        if body is None or len(marks) < 4:  # an error of syntax, which is logged
+            return TRUE
         first, test, step = ((left[1], right[0]) for left, right in pairwise(marks))
 
         def condition() -> Truth:

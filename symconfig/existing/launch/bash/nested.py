@@ -16,7 +16,7 @@ from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Leave, plain
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of, unknown_of
-from symconfig.existing.launch.text import ROOT, Place, leads_out, open_text, readable
+from symconfig.existing.launch.text import ROOT, Place, open_text, readable
 from symconfig.resources import may_read
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
@@ -74,7 +74,7 @@ def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
     )
     if (path := next(paths, None)) is None:
         return None, "names a file that is not there"
-    if not path.resolve().is_relative_to(readable(root)) and not leads_out(path, readable(root)):
+    if not path.resolve().is_relative_to(readable(root)):
         return None, f"names a file outside of {readable(root)}, which {ROOT} DIR would let be read"
     return path, ""
 

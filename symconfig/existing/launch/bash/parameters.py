@@ -1,4 +1,4 @@
-"""`${...}`: defaults, lengths, slices of lists, prefixes and suffixes to remove, and replacements."""
+"""`${...}`: defaults, lengths, slices of lists, prefixes and suffixes to remove."""
 
 from __future__ import annotations
 
@@ -68,8 +68,6 @@ class Expander(Scanner):
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
         """Return the parsed content of `${...}` at [start, end), its subscript expanded; None if it is malformed."""
-        if self.data[start:end] == b"#":
-            return Braced("#", "", None, "", (end, end), place, quoted, loose)
         if (head := _BRACED.match(self.data, start, end)) is None:
             return None
         at, subscript = head.end(), None
@@ -153,10 +151,9 @@ class Expander(Scanner):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
-        """Return a value after the operator `#`, `%` (with a glob) or `/` (with a literal text).
+        """Return a value after the operator `#` or `%`, unchanged without an operator or if there are no parts.
 
-        Unchanged without an operator, or if there are no parts. One unknown part if the value or an operand is unknown,
-        or the operator or glob is not supported.
+        One unknown part for another operator, and if the value or the glob is unknown or not supported.
         """
         operator, place = braced.operator, braced.place
         if not operator or not parts:
@@ -164,8 +161,6 @@ class Expander(Scanner):
         loose, made, why = any(part.loose for part in parts), None, unknown_of(parts)
         if why is None and operator[0] in "#%" and (glob := pattern(self.value(*braced.operand))) is not None:
             made = self._trimmed(parts, glob, operator)
-        elif why is None and operator in ("/", "//"):
-            made = self._replaced(parts, operator, *braced.operand)
         if made is None:
             why = why or f"is an expansion of ${braced.name} that is not followed"
             return (unknown_part(why, place, braced.name, loose=loose),)
@@ -180,25 +175,6 @@ class Expander(Scanner):
             return cut(parts, next((at for at in places[:: 1 - 2 * (operator == "##")] if glob.match(text[:at])), 0))
         order = places[:: 1 - 2 * (operator == "%")]
         return cut(parts, 0, next((at for at in order if glob.match(text[at:])), len(text)))
-
-    def _replaced(self, parts: Pieces, operator: str, start: int, end: int) -> Pieces | None:
-        """Return the value after `${X/a/b}` (operand at [start, end)) with a literal `a`, once or (`//`) always.
-
-        None if an operand is unknown or `a` has unquoted pattern characters.
-        """
-        slash = code.word_end(self.data, start, end, b"/")
-        old, new = self.value(start, slash), self.value(slash + 1, end) if slash < end else ()
-        if unknown_of((*old, *new)) or any(part.loose and re.search(r"[*?[\\]|[@!+]\(", part.text) for part in old):
-            return None
-        new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
-        result, done, word = list[Piece](), 0, text_of(old)
-        for match in re.finditer(re.escape(word), text_of(parts)) if word else ():
-            self.budget.spend(len(parts) / 8 + len(new) / 4)
-            result += [*cut(parts, done, match.start()), *new]
-            done = match.end()
-            if operator == "/":
-                break
-        return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
         """Return (start, length or None) of the slice `start:length` at [start, end); None if unknown."""

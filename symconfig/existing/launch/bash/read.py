@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
@@ -24,8 +23,8 @@ LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
 _SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
 _CUT = "is a command of its own for bash: the one above it ends before, at a comment, a blank line or a \\ with a blank"
-_VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
-_DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=")
+_DIRECTIVE = re.compile(rb"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
 _SLURM = {
     **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
@@ -39,15 +38,10 @@ _SLURM = {
 
 @dataclass(frozen=True, slots=True)
 class Bash:
-    """The reading of a script, and what is needed to follow the files that it names.
-
-    runs: further runs of the program. virtual: files that it writes, by name; origins: their characters with places.
-    """
+    """The reading of a script, with its further runs, and the contents of the files that it writes, by name."""
 
     reading: Reading
-    runs: tuple[Reading, ...]
-    virtual: Mapping[str, Text]
-    origins: Mapping[str, tuple[Piece, ...]]
+    virtual: Mapping[str, bytes]
 
 
 def read_bash(
@@ -128,15 +122,10 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     )
     unread = dict.fromkeys((*log.unread, *_notes(best, log, splits), *reading.unread, *dark_files))
     runs, others = _other_commands(best, splits, log)
-    reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops))
-    readings = tuple(_reading(text, log, run) for run in runs)
-    known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(
-        reading,
-        readings,
-        {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: Word(parts, Place("", 0, 0, 1, 1)).joined().pieces for name, parts in known.items()},
-    )
+    further = tuple(_reading(text, log, run) for run in runs)
+    reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops), runs=further)
+    virtual = {name: text_of(parts).encode() for name, parts in files.items() if not unknown_of(parts)}
+    return Bash(reading, virtual)
 
 
 def _reading(text: Text, log: Log, split: Split) -> Reading:
@@ -161,20 +150,9 @@ def _reading(text: Text, log: Log, split: Split) -> Reading:
 
 
 def _launcher_environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program."""
-    values = {}
-    for before, word in pairwise(launcher):
-        match = _VARIABLE.match(word.text)
-        if before.text == "-x" and match is not None:
-            values[match.group(1)] = word.cut(match.end()).joined()
-    for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
-        for word in launcher[at + 1 :]:
-            match = _VARIABLE.match(word.text)
-            if match is None and not word.text.startswith("-"):
-                break
-            if match is not None:
-                values[match.group(1)] = word.cut(match.end()).joined()
-    return values
+    """Return the variables that `env NAME=value`, `mpirun -x NAME=value` and the like set in front of the program."""
+    found = ((word, _VARIABLE.match(word.text)) for word in launcher)
+    return {match[1]: word.cut(match.end()).joined() for word, match in found if match is not None}
 
 
 def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
@@ -252,7 +230,7 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the last value of each option in #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
+    """Return the last value of each option in #SBATCH comments, by name without dashes."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

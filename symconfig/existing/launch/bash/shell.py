@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import methodcaller
 from typing import TypeAlias
 
 from tree_sitter import Node
@@ -66,16 +67,9 @@ class Shell:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Pieces:
-        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
-
-        It runs on a copy of the state, all changes of which are dropped.
-        """
-        inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
-        try:
-            self.substituted = inside.program(source)
-        except Leave as leave:
-            self.substituted = ended(leave)
-        parts = list(inside.output or ())
+        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status."""
+        parts: list[Piece] = []
+        self.substituted = self.subshell(methodcaller("program", source), output=parts, captured=True)
         while parts and not parts[-1].unknown and not parts[-1].text.rstrip("\n"):
             parts.pop()
         if parts and not parts[-1].unknown:
@@ -103,11 +97,6 @@ class Shell:
         except Exhausted as error:
             error.place = error.place or place_at(source, node)
             raise
-
-    def left_out(self, source: Source, node: Node) -> Truth:
-        """Log that a statement is not read, and return an unknown status."""
-        self.log.add(place_at(source, node), text_at(source, node), "is not read")
-        return Truth(None, "depends on a statement that is not read")
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
         """Run `run` on a copy of the shell with these `fields`; return its status. Only written files are kept."""

@@ -197,7 +197,7 @@ class Simple(Shell):
         return self._redirected(source, node.children_by_field_name("redirect"), run)
 
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
-        """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
+        """Run a command, `run`, with its redirections; return its status.
 
         Here-documents and here-strings become standard input; `< FILE` is ignored. What is printed to a file is kept in
         `state.files`. `run` gets the words that stand behind a redirection.
@@ -206,15 +206,13 @@ class Simple(Shell):
             return run(())
         stdin, target, append, expander = self.stdin, None, False, self.expander(source)
         extra: list[Node] = []
-        behind: list[tuple[str, Node]] = []
         # A here-document holds those that stand behind it.
         for node in (each for one in nodes for each in (one, *one.children_by_field_name("redirect"))):
             if node.type == "heredoc_redirect":
                 stdin = self._document(source, node)
                 extra += node.children_by_field_name("argument")
-                mark, right = node.child_by_field_name("operator"), node.child_by_field_name("right")
-                behind += [] if right is None else [(mark.type if mark is not None else "&&", right)]
-                behind += [("|", child) for child in node.children if child.type == "pipeline"]
+                if any(child.type in ("pipeline", "&&") for child in node.children):
+                    self.log.add(place_at(source, node), text_at(source, node), "holds a command, which is not read")
             elif node.type == "herestring_redirect":
                 stdin = (*expander.value(node.children[-1].start_byte, node.children[-1].end_byte), Piece("\n"))
             elif node.type == "file_redirect":
@@ -228,7 +226,7 @@ class Simple(Shell):
                     append = sign.endswith(">>")
         outer, before = self.stdin, self.output
         self.stdin = stdin
-        if target is not None or any(sign == "|" for sign, _ in behind):
+        if target is not None:
             self.output = []
         try:
             status = run(extra)
@@ -237,13 +235,6 @@ class Simple(Shell):
         # A name that is not known is the same without its holes where it is used again.
         if target is not None and made and (name := text_of(target)):
             self.state.files[name] = (*(self.state.files.get(name, ()) if append else ()), *made)
-        for sign, node in behind:
-            if sign == "|":
-                self.stdin = made
-                status = self.statements(source, node.named_children)
-                self.stdin = outer
-            elif sign == "&&":
-                status = self.execute(source, node)
         return status
 
     def _document(self, source: Source, node: Node) -> Pieces:

@@ -12,12 +12,12 @@ from tree_sitter import Node
 
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Unread, Word, text_of
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.text import Place, Text, cover
+from symconfig.frameworks.megatron.flags import is_option
 
-# A name that says that the variable holds options, and not the value of one.
 _OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.[\w\-/@]+)+=")
+# A name that says that the variable holds options, and not the value of one.
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
-_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,6 @@ def opens(word: str) -> bool:
 def holds_options(name: str) -> bool:
     """Return whether a variable's name suggests that it holds options, as ARGS or FLAGS do."""
     return _OPTIONS.search(name) is not None
-
-
-def is_option(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word) and word != "--"
 
 
 def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
@@ -319,59 +315,43 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
     """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
-        return _merged_items([list(value.items.values()) for value in arrays], why, place)
+        return Array(dict(enumerate(_merged_words([list(value.items.values()) for value in arrays], why, place))))
     texts = [value for value in values if isinstance(value, tuple)]
     if len(texts) == len(values):
         return _merged_parts(texts, why, place)
     if arrays:
         return Array({0: Word((unknown_part(why, place, loose=True),), place)})
     # What the environment has instead is a value, unless the name says that it is options.
-    return (unknown_part(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
+    brings = None if holds_options(name) else options_of(word for text in texts for word in _words(text, place))
+    return (unknown_part(why, place, brings=brings),)
 
 
-def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
-    """Return an array of the items with which all lists begin, and an unknown item for the rests.
+def _merged_words(lists: list[list[Word]], why: str, place: Place) -> list[Word]:
+    """Return the words with which all lists begin, and an unknown word that `brings` the options in the rests.
 
-    Its `brings` are the options in the rests. An option whose values differ is cut off with its name.
+    An option whose values differ is in the rests with its name.
     """
-    meanings = [[_comparable(item.pieces) for item in each] for each in items]
+    meanings = [[_comparable(word.pieces) for word in words] for words in lists]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
         count += 1
-    while count and any(len(each) > count and not opens(each[count].text) for each in items):
+    while count and any(len(words) > count and not opens(words[count].text) for words in lists):
         count -= 1  # an option's name stays with its value
-        if opens(items[0][count].text):
+        if opens(lists[0][count].text):
             break
-    rest = next((each[count] for each in items if len(each) > count), None)
-    there = rest.place if rest is not None else place
-    brings = options_of(item for each in items for item in each[count:])
-    unknown = Word((unknown_part(why, there, loose=True, brings=brings),), there)
-    return Array(dict(enumerate((*items[0][:count], unknown))))
+    rests = [word for words in lists for word in words[count:]]
+    there = rests[0].place if rests else place
+    return [*lists[0][:count], Word((unknown_part(why, there, loose=True, brings=options_of(rests)),), there)]
 
 
 def _merged_parts(values: Sequence[Pieces], why: str, place: Place) -> Pieces:
-    """Return the pieces with which all values begin, up to a whole word, a blank, and an unknown piece for the rests.
-
-    Its `brings` are the options in the rests.
-    """
-    count = 0
-    while all(
-        len(value) > count and _comparable((value[count],)) == _comparable((values[0][count],)) for value in values
-    ):
-        count += 1
-    head, rests = list(values[0][:count]), [value[count:] for value in values]
-    whole = all(not rest or rest[0].text[:1].isspace() for rest in rests)
-    while head and not whole and not head[-1].unknown:
-        last = head.pop()
-        kept = len(last.text.rstrip()) if last.text[-1:].isspace() else max(last.text.rfind(" "), 0)
-        if kept:
-            head.append(last.cut(0, kept))
-            whole = True
-    there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
-    return (*head, *((Piece(" "),) if head else ()), unknown_part(why, there, brings=_possible_options(rests, place)))
+    """Return the value of texts that differ: their common words, a blank between two, and an unknown part."""
+    words = _merged_words([_words(value, place) for value in values], why, place)
+    return tuple(part for word in words for part in (Piece(" "), *word.pieces))[1:]
 
 
-def _possible_options(values: Sequence[Pieces], place: Place) -> tuple[str, ...] | None:
-    """Return the options among the words of the values; None if they may be any."""
-    loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
-    return options_of(Word(words, place) for value in loose for words in split_words(value, " \t\n"))
+def _words(value: Pieces, place: Place) -> list[Word]:
+    """Return the words of a value as if it were expanded without quotes."""
+    loose = (part if part.unknown else replace(part, loose=True) for part in value)
+    places = [(parts, cover(part.written or part.place for part in parts)) for parts in split_words(loose, " \t\n")]
+    return [Word(parts, there or place) for parts, there in places]

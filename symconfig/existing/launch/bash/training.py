@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.existing.launch.bash.state import Command, holds_options, is_option
+from symconfig.existing.launch.bash.state import Command, holds_options
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.existing.launch.text import Place, cover
+from symconfig.frameworks.megatron.flags import is_option
 
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
@@ -24,39 +25,33 @@ def arguments(
     settings: its options; words before any option, and after a joined `--x=1`, are of a first one "". unread: notes on
     unknown words that may be options. possible: the options that these may be. source: the text at a place.
     """
-    settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
-    name: Word | None = None
-    values: list[Word] = []
-    loose: list[Word] = []
-
-    def close() -> None:
-        if name is not None:
-            last = values[-1].place if values else name.place
-            whole = cover((name.place, last)) if name.place.start <= last.start else None
-            joined = tuple(value.joined() for value in values)
-            settings.append(Setting(name.text, name.text, joined, whole or name.place))
-
+    groups: list[tuple[Word | None, list[Word]]] = [(None, [])]
+    unread, possible = list[Unread](), list[Setting]()
     for word in words:
-        text = word.text
+        name, values = groups[-1]
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
             unread.append(item := unread_word(word, source))
             unknown = (Word.dark(item.why, word.place),)
-            possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
-        elif is_option(text):
-            close()
-            name, values = word, []
-            if "=" in text:
-                settings.append(_joined(word, text.index("="), source))
-                name = None
-        elif name is None:
-            loose.append(word)
+            possible += [Setting(option, option, unknown, item.place) for option in word.brings or ()]
+        elif is_option(word.text) and word.text != "--":
+            groups += [(word, []), *([(None, list[Word]())] if "=" in word.text else [])]
         else:
             values.append(word)
-    close()
-    if loose:
+    settings = [_setting(name, values) for name, values in groups if name is not None]
+    if loose := [word for name, values in groups if name is None for word in values]:
         place = cover(word.place for word in loose) or loose[0].place
         settings.insert(0, Setting("", "", tuple(word.joined() for word in loose), place))
     return settings, unread, possible
+
+
+def _setting(name: Word, values: Sequence[Word]) -> Setting:
+    """Return an option with its values; a word `--x=1` has the one behind its `=`."""
+    if "=" in name.text:
+        spelled = name.text.partition("=")[0]
+        return Setting(spelled, spelled, (name.after(len(spelled) + 1).joined(),), name.place, joined=True)
+    last = values[-1].place if values else name.place
+    whole = cover((name.place, last)) if name.place.start <= last.start else None
+    return Setting(name.text, name.text, tuple(value.joined() for value in values), whole or name.place)
 
 
 def may_be_options(word: Word) -> bool:
@@ -75,22 +70,10 @@ def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
     return Unread(place, what, word.unknown or "is not known", hides, options=True)
 
 
-def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the setting of a word `--x=1`, whose `=` is at index `equals`; its value has its place in the source."""
-    spelled = word.text[:equals]
-    parts = word.cut(equals + 1).pieces
-    written = source(word.place)
-    if written.startswith(spelled + "="):
-        place = word.place.inner(written, equals + 1, len(written))
-    else:
-        place = cover(part.place for part in parts) or word.place
-    value = Word(parts, place).joined()
-    return Setting(spelled, spelled, (value,), word.place, joined=True)
-
-
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
 # Programs of their own, that are no file ending in .py.
 _PROGRAMS = ("nemo", "swift", "megatron", "trl", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
+_PYTHON = re.compile(r"python[\d.]*")
 _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
 # What is started with options of its own, and trains nothing itself.
 _TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
@@ -136,11 +119,8 @@ class Split:
         """
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
-        started = any(
-            basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS) for word in self.launcher
-        )
         named = basename(name) in _PROGRAMS or bool(_TRAINS.search(basename(name)))
-        return not _OTHER_WORK.search(name), started or named, self.options
+        return not _OTHER_WORK.search(name), named or any(map(_starts, self.launcher)), self.options
 
 
 def split(command: Command) -> Split | None:
@@ -164,7 +144,7 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
         text = word.text
         name = basename(text)
         # A launcher that a variable holds is not known, and `-m` behind it names a module all the same.
-        python |= bool(re.fullmatch(r"python[\d.]*", name)) or name in LAUNCHERS or word.unknown is not None
+        python |= bool(_PYTHON.fullmatch(name)) or name in LAUNCHERS or word.unknown is not None
         if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
             return None
         if text.endswith(".py") and not text.startswith("-"):
@@ -177,39 +157,29 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
 
 
 def _index_after_launcher(words: Sequence[Word]) -> int | None:
-    """Return the index of the first word after a launcher (or python), its options, and launch, job, submit and `--`.
+    """Return the index of the first word after a launcher (or python), its options, `launch` and `--`; None if none is.
 
-    None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
-    the next word unless it is a switch or has `=`; unknown words are skipped while options follow.
+    None as well without a word from there on that begins with `--`. An option takes the next word unless it is a switch
+    or has `=`.
     """
-    start = next(
-        (
-            index
-            for index, word in enumerate(words)
-            if basename(word.text) in LAUNCHERS
-            or word.text.startswith(_MODULE_LAUNCHERS)
-            or re.fullmatch(r"python[\d.]*", basename(word.text))
-        ),
-        None,
-    )
-    if start is None or not any(word.text.startswith("--") for word in words[start:]):
+    starts = (index for index, word in enumerate(words) if _starts(word) or _PYTHON.fullmatch(basename(word.text)))
+    at = next(starts, len(words)) + 1
+    if not any(word.text.startswith("--") for word in words[at - 1 :]):
         return None
-    at = start + 1
     while at < len(words):
         text = words[at].text
-        if text.startswith("-") and not words[at].several:
+        if text.startswith("-") and text != "--" and not words[at].several:
             at += 1 if "=" in text or text in _SWITCHES else 2
-        elif words[at].several and any(_opens(word) for word in words[at + 1 :]) and not _opens(words[at + 1]):
-            at += 1  # several options of the launcher in one word that is not known
-        elif text in ("launch", "job", "submit", "--"):
+        elif text in ("launch", "--"):
             at += 1
         else:
             return at
     return None
 
 
-def _opens(word: Word) -> bool:
-    return word.text.startswith("-") or word.several
+def _starts(word: Word) -> bool:
+    """Return whether a word is a launcher or a launcher's module."""
+    return basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
 
 
 def bare(command: Command) -> Split | None:

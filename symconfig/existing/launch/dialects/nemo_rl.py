@@ -14,6 +14,7 @@ from typing import Any, Final
 from symconfig.existing.launch.dialects.override import Entry, entries
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, Tree, World
+from symconfig.existing.launch.world import stated_numbers
 
 FORMAT: Final = "nemo-rl"  # the format of a reading of it
 DEFAULTS: Final = "defaults"  # the key of the files that are inherited
@@ -23,9 +24,9 @@ _SECTIONS = frozenset(
     (*METHODS, "policy", "loss_fn", "checkpointing", "cluster", "env", "data", "logger", "data_plane")
 )
 _PROGRAM = re.compile(r"run_(?:vlm_)?(distillation|ppo|grpo|dpo|rm|sft)\w*\.py")
+_USUAL = {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}
 _OWN = re.compile(r"(vlm_|audio_|gdpo_)?(grpo|ppo|dpo|sft|rm|distillation)(_\w+)?\.yaml")
 _OVERRIDE = "_override_"  # a mark of a section that replaces the inherited one
-_GPUS: Final = ("cluster.num_nodes", "cluster.gpus_per_node")
 
 
 def is_own(data: Mapping[str, Any]) -> bool:
@@ -47,13 +48,13 @@ def bases(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def applies(reading: Reading) -> bool:
     """Return whether the program's file name is one of NeMo-RL's, or the reading's format is NeMo-RL's."""
-    return reading.format == FORMAT or (reading.program is not None and _of_program(reading.program.text) is not None)
+    return reading.format == FORMAT or usual(reading) is not None
 
 
 def usual(reading: Reading) -> str | None:
     """Return the name of the configuration that NeMo-RL's program uses without --config; None for other programs."""
-    method = None if reading.program is None else _of_program(reading.program.text)
-    return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"
+    match = _PROGRAM.fullmatch(basename(reading.program.text)) if reading.program is not None else None
+    return f"{_USUAL.get(match[1], match[1])}.yaml" if match else None
 
 
 def comes_with_it(name: str) -> bool:
@@ -76,18 +77,7 @@ def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; all None without any of them.
-
-    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
-    """
-    stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
-    words = tuple(stated.values())
-    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
-        return World(dark=dark)
-    nodes, each = (int(stated[name].text) if name in stated else 1 for name in _GPUS)
-    return World(nodes * each, nodes, each, words) if words else World()
-
-
-def _of_program(path: str) -> str | None:
-    match = _PROGRAM.fullmatch(basename(path))
-    return match[1] if match else None
+    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; all None without any of them."""
+    numbers, known = stated_numbers(settings, {"cluster.num_nodes": 1, "cluster.gpus_per_node": 1})
+    nodes, each = numbers.values()
+    return replace(known, gpus=nodes * each, nodes=nodes, gpus_per_node=each) if known.words else known

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from symconfig.existing.launch.reading import Reading, Setting, World
+from symconfig.existing.launch.world import stated_numbers
 from symconfig.formats.openrlhf import OLD
 
 RELEASE: Final = "0.11.2"  # whose defaults hold where nothing is stated
@@ -84,10 +85,10 @@ def _world(settings: Sequence[Setting]) -> World:
     """Return the total GPUs of all pools, and the actor's GPUs per node (8 by default); `dark` if one is unknown."""
     names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
     names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
-    words = [each.values[0] for each in settings if each.name in names and each.values]
-    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
-        return World(dark=dark)
+    _, known = stated_numbers(settings, dict.fromkeys(names, 0))
+    if known.dark:
+        return known
     stated = first_values(settings)
     estimator, kl = stated.get("algo.advantage.estimator", "gae"), stated.get("algo.kl.init_coef", "0.01")
     gpus = pools(stated, critic=estimator == "gae", reference=kl.strip("0.") != "")
-    return World(sum(gpus.values()), None, int(stated.get("actor.num_gpus_per_node", _NODE)), tuple(words))
+    return replace(known, gpus=sum(gpus.values()), gpus_per_node=int(stated.get("actor.num_gpus_per_node", _NODE)))

@@ -257,21 +257,16 @@ class _Resolver:
     def _resolved(self, entry: Entry) -> Entry:
         """Return the entry with references in its words replaced, and its value parsed again from the text.
 
-        An entry that is exactly one reference to another takes that one's value and words.
+        An entry that is exactly one reference takes the value and words of what it refers to.
         """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry
-        whole = _REFERENCE.fullmatch(entry.words[0].text) if len(entry.words) == 1 else None
-        if whole:
+        if len(entry.words) == 1 and (whole := _REFERENCE.fullmatch(entry.words[0].text)):
             other = self._target(whole[1], entry)
-            if isinstance(other, Entry):
-                through = (f"${{{whole[1]}}}",)
-                words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
-                return replace(entry, value=other.value, words=words)
+            words = tuple(_through(word, (whole[0],), entry.words[0].place) for word in other.words)
+            return replace(entry, value=other.value, words=words)
         words = tuple(self._word(word, entry) for word in entry.words)
-        value = (
-            entry.value if isinstance(entry.value, list) else words[0].text if words[0].unknown else _value(words[0])
-        )
+        value = entry.value if isinstance(entry.value, list) else _value(words[0])
         return replace(entry, value=value, words=words)
 
     def _word(self, word: Word, entry: Entry) -> Word:
@@ -291,43 +286,38 @@ class _Resolver:
             if len(text) > _MOST_CHARACTERS:
                 break
             other = self._target(match[1], entry)
-            if isinstance(other, Entry):
-                if len(other.words) != 1:
-                    return Word.dark(f"depends on {match[0]}, which is no single value", word.place)
-                other = _through(other.words[0], (match[0],), word.place)
+            if len(other.words) != 1:
+                return Word.dark(f"depends on {match[0]}, which is no single value", word.place)
             if other.unknown:
                 return Word.dark(other.unknown, word.place)
-            pieces = (*cut(pieces, 0, match.start()), *other.pieces, *cut(pieces, match.end()))
+            inside = _through(other.words[0], (match[0],), word.place).pieces
+            pieces = (*cut(pieces, 0, match.start()), *inside, *cut(pieces, match.end()))
         return Word.dark(f"depends on {shorten(word.text)}, which is not worked out", word.place)
 
-    def _target(self, reference: str, entry: Entry) -> Entry | Word:
-        """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
+    def _target(self, reference: str, entry: Entry) -> Entry:
+        """Return what a reference (the text inside `${}`) of an entry stands for; of an unknown word if it is unknown.
 
-        `oc.env:NAME,default` and `env:` give the variable's value; `mul:`, `add:`, `max:` and `div:` the number. What
-        cannot be resolved gives an unknown word. Paths with leading dots are relative to `entry`.
+        That is the resolved entry at its path, relative to `entry` with leading dots; for `oc.env:NAME,default` and
+        `env:` the variable's value, for `mul:`, `add:`, `max:` and `div:` the number.
         """
         kind, colon, rest = reference.partition(":")
-        place = entry.words[0].place
-        if colon and kind in ("oc.env", "env"):
-            name, has_default, default = (part.strip() for part in rest.partition(","))
-            if name in self.variables:
-                return Word((Piece(self.variables[name], None, (name,)),), place)
-            if has_default:
-                return Word((Piece(default.strip("'\""), None, (name,)),), place)
-            return Word.dark(f"depends on the environment variable {name}", place)
+        place, shown = entry.words[0].place, f"${{{shorten(reference)}}}"
         if colon:
+            made = Word.dark(f"depends on {shown}, which is not worked out", place)
+            name, has_default, default = (part.strip() for part in rest.partition(","))
+            if kind in ("oc.env", "env"):
+                made = Word.dark(f"depends on the environment variable {name}", place)
+                if name in self.variables or has_default:
+                    made = Word((Piece(self.variables.get(name, default.strip("'\"")), None, (name,)),), place)
             with suppress(KeyError, ValueError, ZeroDivisionError, IndexError):
-                return Word.of(str(_FUNCTIONS[kind]([int(part) for part in rest.split(",")])), place)
-            return Word.dark(f"depends on ${{{shorten(reference)}}}, which is not worked out", place)
+                made = Word.of(str(_FUNCTIONS[kind]([int(part) for part in rest.split(",")])), place)
+            return replace(entry, value=_value(made), words=(made,))
         bare = reference.strip().lstrip(".")
         up = len(reference.strip()) - len(bare)  # `.x` is a sibling of the entry, `..x` one level above
         path = (*(entry.path[: len(entry.path) - up] if up else ()), *bare.split("."))
-        if path not in self.entries:
-            return Word.dark(f"depends on ${{{shorten(reference)}}}, which nothing in this file says", place)
-        if path in self.under_way:
-            return Word.dark(f"depends on ${{{shorten(reference)}}}, which leads in a circle", place)
-        if len(self.under_way) > _MOST_STEPS:
-            return Word.dark(f"depends on ${{{shorten(reference)}}}, after too many references to references", place)
+        why = "which nothing in this file says" if path not in self.entries else "which leads in a circle"
+        if path not in self.entries or path in self.under_way or len(self.under_way) > _MOST_STEPS:
+            return replace(entry, value=None, words=(Word.dark(f"depends on {shown}, {why}", place),))
         return self.entry(path)
 
 

@@ -13,6 +13,7 @@ from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Word, World
+from symconfig.existing.launch.world import stated_numbers
 
 # Options by any two of which a program is slime's train.py.
 _OWN = words(
@@ -25,7 +26,7 @@ _PROGRAMS = re.compile(r"train(_async)?\.py")
 _ARRAY = re.compile(r"\"?\$\{\w*ARGS(\[[@*]\])?\}\"?")  # one of its groups of options
 _MODEL = "MODEL_ARGS"
 _ENVIRONMENT = "--runtime-env-json"
-_GPUS_PER_NODE = 8  # --actor-num-gpus-per-node, --num-gpus-per-node
+_GPUS = {"--actor-num-nodes": 1, "--actor-num-gpus-per-node": 8, "--rollout-num-gpus": 0}  # by default
 
 
 def applies(reading: Reading) -> bool:
@@ -71,19 +72,11 @@ def model_hidden(reading: Reading) -> bool:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set.
-
-    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
-    """
-    stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
-    names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")
-    words = [stated[name] for name in names if name in stated]
-    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
-        return World(dark=dark)
-    nodes, each, served = (int(stated[name].text) if name in stated else None for name in names)
-    trained = (nodes or 1) * (each or _GPUS_PER_NODE)
+    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set."""
+    numbers, known = stated_numbers(settings, _GPUS)
+    nodes, each, served = numbers.values()
     alone = not any(setting.name == "--colocate" for setting in settings)
-    return World(trained + (served or 0) * alone, None, each, tuple(words))
+    return known if known.dark else replace(known, gpus=nodes * each + served * alone, gpus_per_node=each)
 
 
 def _environment(launcher: Sequence[Word]) -> dict[str, Word]:

@@ -85,18 +85,6 @@ def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
         yield dest, True
 
 
-def _query_groups(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    if neighbours("group_query_attention") is None:  # Megatron-LM's own YAML says both
-        yield "group_query_attention", True
-    yield "num_query_groups", AS_WRITTEN
-
-
-def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    gated = neighbours("gated_linear_unit") or "swiglu" in str(neighbours("activation_func"))
-    if neighbours("bias_swiglu_fusion") is None:
-        yield "bias_swiglu_fusion" if gated else "bias_gelu_fusion", entry.value
-
-
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
     """Yield (key, layout); lists of layer names per stage become text such as "Et|tt|tmL". Raises ValueError."""
     value = entry.value
@@ -121,16 +109,15 @@ def _chosen(choices: Mapping[str, Meaning]) -> Reader:
 
 def _beyond(degree: str) -> Reader:
     """Return a reader for the number of weight shards, which yields nothing if it equals the section's `degree`."""
-    return lambda entry, neighbours: ((entry.path[-1], AS_WRITTEN),) if entry.value != neighbours(degree) else ()
-
-
-def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    if neighbours("cpu_offloading"):
-        yield entry.path[-1], AS_WRITTEN
+    return lambda entry, near: ((entry.path[-1], AS_WRITTEN),) if entry.value != near(degree) else ()
 
 
 def _negated(dest: str) -> Reader:
-    return lambda entry, _: ((dest, not entry.value),)
+    return lambda entry, near: ((dest, not entry.value),)
+
+
+def _gated(near: Neighbours) -> bool:
+    return bool(near("gated_linear_unit") or "swiglu" in str(near("activation_func")))
 
 
 READ: dict[str, str | Reader] = {
@@ -162,9 +149,16 @@ READ: dict[str, str | Reader] = {
     "mixed_precision": _precision,
     "plugins": _precision,
     "activation_func": _activation,
-    "num_query_groups": _query_groups,
-    "bias_activation_fusion": _fused_activation,
-    "cpu_offloading_num_layers": _offloaded_layers,
+    "num_query_groups": lambda entry, near: (
+        *((("group_query_attention", True),) if near("group_query_attention") is None else ()),
+        ("num_query_groups", AS_WRITTEN),
+    ),
+    "bias_activation_fusion": lambda entry, near: (
+        (("bias_swiglu_fusion" if _gated(near) else "bias_gelu_fusion", entry.value),)
+        if near("bias_swiglu_fusion") is None
+        else ()
+    ),
+    "cpu_offloading_num_layers": lambda entry, near: ((entry.path[-1], AS_WRITTEN),) if near("cpu_offloading") else (),
     "pipeline_model_parallel_layout": _layout,
     "tensor_parallel_num_weight_shards": _beyond("tensor_model_parallel_size"),
     "expert_tensor_parallel_num_weight_shards": _beyond("expert_tensor_parallel_size"),

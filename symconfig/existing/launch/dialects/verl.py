@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from symconfig.existing.launch.reading import Reading, Setting, World
+from symconfig.existing.launch.world import stated_numbers
 
 FORMAT: Final = "verl"  # the format of a reading of it
 RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is stated
 _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
-_TRAINER: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8}
-_ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's relatives that generate beside
+# By default. `rollout` is of main_ppo's relatives that generate beside: -1 is 1 node, and as many GPUs per node.
+_GPUS: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "rollout.nnodes": -1, "rollout.n_gpus_per_node": -1}
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
 _KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
@@ -45,17 +47,10 @@ def workers(settings: Sequence[Setting]) -> str:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return the trainer's GPUs (default: 1 node of 8), plus those of `rollout` if it has GPUs of its own.
-
-    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
-    """
-    stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
-    words = [stated[name] for name in (*_TRAINER, *_ENGINE) if name in stated]
-    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
-        return World(dark=dark)
-    nodes, each = (int(stated[name].text) if name in stated else usual for name, usual in _TRAINER.items())
-    served = [
-        int(stated[name].text) if name in stated else usual for name, usual in zip(_ENGINE, (1, each), strict=True)
-    ]
-    alone = served[0] * served[1] * any(name in stated for name in _ENGINE)
-    return World(nodes * each + alone, None if alone else nodes, each, tuple(words))
+    """Return the trainer's GPUs (default: 1 node of 8), plus those of `rollout` if it has GPUs of its own."""
+    numbers, known = stated_numbers(settings, _GPUS)
+    nodes, each, served, per_node = numbers.values()
+    if known.dark:
+        return known
+    alone = 0 if max(served, per_node) < 0 else abs(served) * (per_node if per_node >= 0 else each)
+    return replace(known, gpus=nodes * each + alone, nodes=None if alone else nodes, gpus_per_node=each)
