@@ -217,13 +217,14 @@ def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str)
     if wrong and (since is None or facts.at_least(since)) and LANGUAGE.holds(facts, others or {}):
         setting, value = facts.names.setting(owner), facts[dest]
         there, switch = facts.names.given(dest), value is None or isinstance(value, bool)
+        name = setting.spelled if setting is not None else facts.option(owner)
+        missing = switch and not there
         yield facts.problem(
-            f"{'is missing beside' if switch and not there else 'does not go with'} "
-            f"{setting.spelled if setting is not None else facts.option(owner)}",
+            f"is missing: {name} needs it" if missing else f"conflicts with {name}",
             dest,
             owner,
             got=None if switch else value if there else f"{value} by default",
-            need=need or (str(tests["is"]) if kind == "be" else "it absent" if there else "it"),
+            need=need or (str(tests["is"]) if kind == "be" else "it unset" if there else None),
             value=kind != "excludes",
         )
 
