@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from symconfig.cli.options import Command, flag, number, option, some
 from symconfig.cli.shared import (
     YAML,
-    cluster,
     file_of,
     output,
     print_json,
@@ -51,6 +50,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
     files asked for; return 0. Constants are fitted unless it is a CPU without --cluster. Raises InputError with all
     problems of options before anything is measured, and for a GPU that neither --cluster nor the zoo knows.
     """
+    from symconfig.descriptor.load import load_cluster
     from symconfig.descriptor.write import kernels_yaml
     from symconfig.measured.gpu.kernel_fit import as_yaml, fit_kernels, read
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
@@ -62,7 +62,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
         refuse(arguments, _OF_MEASURING, "is for measuring, and --times reads measured times")
         if not Path(arguments.times).is_file():
             problems.add(Problem("there is no such file", file=arguments.times))
-    known = problems.read(cluster, arguments.cluster)
+    known = problems.read(load_cluster, arguments.cluster)
     times = None if problems.all else problems.read(read, file_of(arguments.times))
     if problems.all:
         raise InputError(problems.all)
@@ -119,13 +119,14 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit constants to the runs of the files, print them, and with --out write one profile; return 0. Raises InputError
     with all problems of options and files, and for --out if the runs are on several types of GPU.
     """
+    from symconfig.descriptor.load import load_cluster
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.runs import calibrations, in_folder, runs
     from symconfig.report.calibration import calibration_blocks, calibration_data
 
     problems = arguments.problems
     out = output(arguments, "out", YAML)
-    only = problems.read(cluster, arguments.cluster)
+    only = problems.read(load_cluster, arguments.cluster)
     paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():

@@ -24,7 +24,7 @@ from symconfig.cli.shared import (
     within,
     working,
 )
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.api.files import Wanted
@@ -41,7 +41,7 @@ def run_replan(arguments: argparse.Namespace) -> int:
     InfeasibleError.
     """
     from symconfig.api.replan import replan
-    from symconfig.cli.job import as_options, request
+    from symconfig.cli.job import request
     from symconfig.report.replan import replan_blocks
 
     problems = arguments.problems
@@ -66,7 +66,7 @@ def run_replan(arguments: argparse.Namespace) -> int:
     wishes = job.document.data
     for problem in job.problems:
         problems.add(problem)
-    with reworded(partial(as_options, request=job)), working() as progress:
+    with working() as progress:
         if arguments.lose_nodes is not None:
             fallback = _on_fewer_nodes(arguments, wishes, options, lost, progress)
         else:
