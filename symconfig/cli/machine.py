@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import Command, flag, number, option, some
+from symconfig.cli.options import Command, flag, option, some
 from symconfig.cli.shared import (
     YAML,
     file_of,
@@ -17,6 +17,7 @@ from symconfig.cli.shared import (
     print_json,
     refuse,
     show,
+    whole,
     within,
     working,
     write_data,
@@ -26,7 +27,6 @@ from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
-    from symconfig.measured.runs import Additions
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -119,9 +119,9 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit constants to the runs of the files, print them, and with --out write one profile; return 0. Raises InputError
     with all problems of options and files, and for --out if the runs are on several types of GPU.
     """
-    from symconfig.descriptor.load import load_cluster
+    from symconfig.descriptor.load import load_cluster, load_model
     from symconfig.descriptor.write import cluster_yaml
-    from symconfig.measured.runs import calibrations, in_folder, runs
+    from symconfig.measured.runs import RECOMPUTE, Additions, calibrations, in_folder, runs
     from symconfig.report.calibration import calibration_blocks, calibration_data
 
     problems = arguments.problems
@@ -131,7 +131,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for path in paths:
         if not path.exists():
             problems.add(Problem("there is no such file", file=str(path)))
-    additions = _additions(arguments)
+    if arguments.recompute not in (None, *RECOMPUTE):
+        need = ", ".join(RECOMPUTE)
+        problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
+    stated = (getattr(arguments, name) for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length"))
+    additions = Additions(problems.read(load_model, arguments.model), *stated, arguments.recompute)
     if problems.all:
         raise InputError(problems.all)
     with working() as progress:
@@ -160,25 +164,6 @@ def _run(arguments: argparse.Namespace) -> int:
         lambda: calibration_blocks(fitted, measured.remarks),
     )
     return 0
-
-
-def _additions(arguments: argparse.Namespace) -> Additions:
-    """Return the options that state what a log does not hold; None where not given. Wrong values and an unknown model
-    are recorded in `arguments.problems`; wrong values stay in the result.
-    """
-    from symconfig.descriptor.load import load_model
-    from symconfig.measured.runs import RECOMPUTE, Additions
-
-    problems, names = arguments.problems, ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
-    given = {name: getattr(arguments, name) for name in names}
-    for name, value in given.items():
-        if isinstance(value, str) or (value is not None and value < 1):
-            problems.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
-    if arguments.recompute not in (None, *RECOMPUTE):
-        need = ", ".join(RECOMPUTE)
-        problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    gpus, micro, batch, length = given.values()
-    return Additions(problems.read(load_model, arguments.model), gpus, micro, batch, length, arguments.recompute)
 
 
 SHELLS = ("bash", "zsh", "fish")
@@ -280,8 +265,11 @@ COMMANDS = (
             option("--out", "PROFILE.yaml", "write the cluster with its fitted constants, for `plan --cluster`"),
             flag("--force", "replace PROFILE.yaml if it exists"),
             "what a log does not state (Megatron-LM's states all)",
-            *some("model", "gpus", "global_batch_size", "seq_length"),
-            option("--micro-batch-size", "N", "sequences of one GPU at a time", type=number),
+            *some("model"),
+            option("--gpus", "N", "GPUs of the run", type=whole),
+            option("--micro-batch-size", "N", "sequences of one GPU at a time", type=whole),
+            option("--global-batch-size", "N", "sequences of a step", type=whole),
+            option("--seq-length", "N", "tokens of a sequence", type=whole),
             option("--recompute", "R", "none, selective or full"),
         ),
         run=run_calibrate,

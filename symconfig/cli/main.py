@@ -46,18 +46,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "this machine": {"doctor": "machine", "measure": "machine", "calibrate": "machine", "completion": "machine"},
 }  # fmt: skip
 MODULES = {name: module for modules in GROUPS.values() for name, module in modules.items()}
-# Names that people guess, and the command that does it.
-_GUESSED = {
-    "check": "verify --frozen",
-    "fallback": "replan --lose-nodes",
-    "timeline": "explain --timeline",
-    "adaptability": "whatif",
-    "args": "render --print",
-    "models": "list models",
-    "clusters": "list clusters",
-    "recipes": "list recipes",
-    "formats": "list targets",
-}
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
@@ -107,9 +95,8 @@ class _Parser(argparse.ArgumentParser):
         a missing argument with its choices, any other text as it is.
         """
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
-            known = {name: name for name in MODULES} | _GUESSED
-            similar = nearest(wrong[2], known, most=1)
-            hint = f"symconfig {known[similar]}" if similar else f"{self.prog} --help"
+            similar = nearest(wrong[2], MODULES, most=1)
+            hint = f"symconfig {similar}" if similar else f"{self.prog} --help"
             raise InputError("there is no such command", field=wrong[2], hint=hint)
         choices = {action.metavar or action.dest: list(action.choices) for action in self._actions if action.choices}
         if wrong:
