@@ -142,7 +142,7 @@ def test_scaling_that_no_version_before_passes_on_is_said_to_be_lost() -> None:
         ("--spec some.module layers", "--spec: cannot be predicted"),
         ("--num-experts 4", "cannot be predicted: experts with GELU"),
         ("--swiglu --num-experts 4 --moe-layer-freq [1]*3", "one value for each of 24 layers, not 3"),
-        ("--swiglu --num-experts 4 --moe-layer-freq [1]*[2]", "need a list times a number"),
+        ("--swiglu --num-experts 4 --moe-layer-freq [1]*[2]", "need a list expression such as"),
         ("--swiglu --num-experts 4 --moe-router-topk 1", "--moe-router-topk: cannot be predicted: a softmax over one"),
         ("--swiglu --num-experts 4 --moe-router-load-balancing-type sinkhorn", "cannot be predicted: such balancing"),
         ("--swiglu --num-experts 4 --moe-router-score-function sqrtsoftplus", "cannot be predicted: no such scores"),
