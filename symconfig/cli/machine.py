@@ -134,8 +134,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
         problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    stated = (getattr(arguments, name) for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length"))
-    additions = Additions(problems.read(load_model, arguments.model), *stated, arguments.recompute)
+    a = arguments
+    model = problems.read(load_model, a.model)
+    additions = Additions(model, a.gpus, a.micro_batch_size, a.global_batch_size, a.seq_length, a.recompute)
     if problems.all:
         raise InputError(problems.all)
     with working() as progress:

@@ -21,7 +21,7 @@ from symconfig.render import learning, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.shared import MEGATRON_COUNTING, Counting, program_problems
-from symconfig.render.summary import Want
+from symconfig.render.summary import Row, Want
 from symconfig.resources import data_dir
 from symconfig.solve.run import learning_rate_key
 
@@ -321,13 +321,12 @@ def common(
         "cluster": plan.cluster,
         "training": plan.training,
         "nodes": summary.nodes(plan),
-        "summary": summary.words(plan, wants),
+        "wanted": [Row(want.label, (want.option, want.named, want.why, want.hint)) for want in wants],
         "starts": tuple(starts),
         "passed_on": (
             *learning_rate.why(plan.training, *learning_rate_key(plan.task, plan.model)),
             *(source.remarks(plan) if source else ()),
         ),
         "saving": source.saving if source else None,
-        "phases": summary.phases(plan),
         "predicted_for": summary.predicted_for(plan, source.assumes.get("backend", "") if source else ""),
     }

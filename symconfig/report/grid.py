@@ -354,6 +354,14 @@ def _options(command: str) -> Iterator[str]:
     yield " ".join(part)
 
 
+def page_section(title: str, blocks: Sequence[Block]) -> str:
+    """Return blocks as a section of a Markdown page, tables of at most LEAST_WIDTH as fenced plain text."""
+    texts = (
+        "\n".join((_FENCE, to_text(each, LEAST_WIDTH), _FENCE)) if isinstance(each, Grid) else each for each in blocks
+    )
+    return "\n\n".join((f"## {title}", *texts)) + "\n"
+
+
 def narrow(page: str, width: int = LEAST_WIDTH) -> str:
     """Return a Markdown page with long lines wrapped and tables wider than `width` as fenced plain text; fenced and
     indented code, tables in it, and headings are unchanged.
