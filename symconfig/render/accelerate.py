@@ -59,11 +59,6 @@ def texts(plan: Plan) -> Iterator[File]:
     yield from trainer.adapter_files(plan)
 
 
-def _problems(plan: Plan) -> tuple[Problem, ...]:
-    """Return what DeepSpeed under a script with Accelerate cannot run."""
-    return shared.problems(plan)
-
-
 def config(plan: Plan) -> dict[str, Any]:
     """Return Accelerate's configuration file for DeepSpeed as a dict; with cp > 1 also its parallelism_config for
     Ulysses. ds_config.json is referred to by name; machine_rank is 0, and launch.sh supplies rank, address and paths.
@@ -141,61 +136,40 @@ def _loop(plan: Plan) -> Iterator[Row]:
     1 also rows for model.train() and for the loss over shift_labels. Scheduler steps are multiplied by the number of
     ranks, as Accelerate steps it once for each process.
     """
-    training, batch = plan.training, plan.best.configuration
-    yield Row(
+    training, optimizer, batch = plan.training, plan.job.optimizer, plan.best.configuration
+    yield (
         "DataLoader",
-        (
-            f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its "
-            f"{batch.num_microbatches} micro-batches already",
-        ),
+        f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its {batch.num_microbatches} "
+        "micro-batches already",
     )
-    yield _script_row(plan)
-    ranks = plan.best.configuration.world_size
-    yield Row(
-        "schedule",
-        (
-            f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of "
-            f"warm-up, {training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
-            f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
-            f"step is {ranks} of its steps, one for each process",
-        ),
-    )
-    if plan.best.configuration.cp > 1:
-        yield Row(
-            "mode",
-            (
-                "model.train() before the loop: a model that was loaded is in evaluation mode, in which "
-                "Accelerate switches Ulysses off, and each rank attends to its own part only",
-            ),
-        )
-        yield Row(
-            "loss",
-            (
-                'over batch["shift_labels"], which Ulysses puts in the place of labels; the mean over all '
-                "tokens of the sp ranks, not of each rank's mean",
-            ),
-        )
-    recomputed = deepspeed.recompute_layers(plan) != 0
-    yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))
-
-
-def _script_row(plan: Plan) -> Row:
-    """Return the row with the constructor of the job's optimizer: "optimizer" for adam8bit, Adafactor and SGD, for any
-    other "AdamW" with Adam's arguments.
-    """
-    training, optimizer = plan.training, plan.job.optimizer
     lr, decay = f"lr={training.lr}", f"weight_decay={training.weight_decay}"
     adam = f"{lr}, betas=({training.adam_beta1}, {training.adam_beta2}), eps={training.adam_eps}, {decay}"
-    match optimizer.name:
-        case "adam8bit":
-            return Row("optimizer", (f"bitsandbytes.optim.AdamW8bit({adam})",))
-        case "adafactor":
-            fixed = "scale_parameter=False, relative_step=False"
-            return Row("optimizer", (f"transformers.Adafactor({lr}, {decay}, {fixed})",))
-        case "sgd":
-            return Row("optimizer", (f"torch.optim.SGD({lr}, momentum={optimizer.speed}, {decay})",))
-        case _:
-            return Row("AdamW", (adam,))
+    others = {
+        "adam8bit": f"bitsandbytes.optim.AdamW8bit({adam})",
+        "adafactor": f"transformers.Adafactor({lr}, {decay}, scale_parameter=False, relative_step=False)",
+        "sgd": f"torch.optim.SGD({lr}, momentum={optimizer.speed}, {decay})",
+    }
+    yield ("optimizer", others[optimizer.name]) if optimizer.name in others else ("AdamW", adam)
+    ranks = batch.world_size
+    yield (
+        "schedule",
+        f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of warm-up, "
+        f"{training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
+        f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer step is {ranks} of its "
+        "steps, one for each process",
+    )
+    if batch.cp > 1:
+        yield (
+            "mode",
+            "model.train() before the loop: a model that was loaded is in evaluation mode, in which Accelerate "
+            "switches Ulysses off, and each rank attends to its own part only",
+        )
+        yield (
+            "loss",
+            'over batch["shift_labels"], which Ulysses puts in the place of labels; the mean over all tokens of the sp '
+            "ranks, not of each rank's mean",
+        )
+    yield "recompute", "model.gradient_checkpointing_enable()" if deepspeed.recompute_layers(plan) else "none"
 
 
 BUCKETS = (
@@ -257,17 +231,14 @@ def _resuming(plan: Plan) -> Iterator[Row]:
     """Yield the row of what the script must pass to Trainer.train: get_last_checkpoint(output_dir) for the run's own
     checkpoints, else the job's `load`; nothing if the job has neither.
     """
-    training = plan.training
-    if training.loads_its_own:
-        yield Row(
-            "checkpoint",
-            (
-                "trainer.train(resume_from_checkpoint=trainer_utils.get_last_checkpoint(output_dir)), "
-                "which needs the folder, and is None where it has none yet",
-            ),
+    if plan.training.loads_its_own:
+        last = "trainer_utils.get_last_checkpoint(output_dir)"
+        what = (
+            f"trainer.train(resume_from_checkpoint={last}), which needs the folder, and is None where it has none yet"
         )
-    elif training.load:
-        yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",))
+        yield "checkpoint", what
+    elif plan.training.load:
+        yield "checkpoint", "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)"
 
 
 def words(plan: Plan) -> tuple[str, ...]:
@@ -286,7 +257,7 @@ TARGETS = (
         name="accelerate",
         does="Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator",
         variables=variables,
-        problems=_problems,
+        problems=shared.problems,
         texts=texts,
         assumes={"backend": "deepspeed"},
         counts=STEPS_COUNTING,

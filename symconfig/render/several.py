@@ -86,7 +86,5 @@ def _row(host: Host) -> Row:
     """
     layers = " ".join(map(str, host.layers))
     held, limit = f"{gib(host.predicted.device_bytes)} GiB", f"{gib(host.usable_bytes)} GiB"
-    return Row(
-        f"{host.share.cluster.gpu.product} ({host.share.cluster.name})",
-        (host.nodes.text, host.stages.text, layers, count(host.share.gpus), held, limit),
-    )
+    name = f"{host.share.cluster.gpu.product} ({host.share.cluster.name})"
+    return name, host.nodes.text, host.stages.text, layers, count(host.share.gpus), held, limit

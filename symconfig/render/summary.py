@@ -43,12 +43,7 @@ def modules_wanted(plan: Plan) -> tuple[Want, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a table: its name and its cells."""
-
-    name: str
-    cells: tuple[str, ...]
+Row = tuple[str, ...]  # of a table: its name and its cells
 
 
 @dataclass(frozen=True, slots=True)
