@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ def _models(_: argparse.Namespace, name: str | None) -> Shown:
         data = one.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return data, f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
-    return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
+    return {"schema": "symconfig.models/1", "models": lines}, model_list(lines)
 
 
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
@@ -80,7 +80,7 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
             one = load_cluster(name)
         return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_yaml(one)
     lines = zoo.clusters()
-    return {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}, cluster_list(lines)
+    return {"schema": "symconfig.clusters/1", "clusters": lines}, cluster_list(lines)
 
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:

@@ -24,7 +24,7 @@ from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
 from symconfig.render.shared import STEPS_COUNTING, of_fsdp, refused
-from symconfig.render.summary import Row, nodes
+from symconfig.render.summary import nodes
 from symconfig.render.target import Target
 
 RELEASE = "1.15.0"
@@ -131,7 +131,7 @@ def _world(plan: Plan, kind: str) -> dict[str, Any]:
     }
 
 
-def _loop(plan: Plan) -> Iterator[Row]:
+def _loop(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield rows of what the user's training loop must do itself: batch size, optimizer, schedule, recompute. With cp >
     1 also rows for model.train() and for the loss over shift_labels. Scheduler steps are multiplied by the number of
     ranks, as Accelerate steps it once for each process.
@@ -227,7 +227,7 @@ def _trainer_problems(plan: Plan) -> Iterator[Problem]:
     yield from trainer.load_problems(plan)
 
 
-def _resuming(plan: Plan) -> Iterator[Row]:
+def _resuming(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the row of what the script must pass to Trainer.train: get_last_checkpoint(output_dir) for the run's own
     checkpoints, else the job's `load`; nothing if the job has neither.
     """

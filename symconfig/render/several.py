@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from symconfig.format import count, gib, json_text
+from symconfig.format import json_text
 from symconfig.install import VERSION
 from symconfig.plans.mixed import Host, MixedPlan
 from symconfig.plans.plan import Plan
@@ -16,7 +16,6 @@ from symconfig.render import named, sources, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
-from symconfig.render.summary import Row
 from symconfig.render.target import LAUNCH, split
 from symconfig.resources import data_dir
 
@@ -66,7 +65,6 @@ def files(plan: MixedPlan, section: str) -> Files:
         "best": plan.best.candidate,
         "hosts": plan.best.hosts,
         "folders": [(host, stage_folder(host)) for host in plan.best.hosts],
-        "kinds": [_row(host) for host in plan.best.hosts],
         "section": section,
         "version": VERSION,
     }
@@ -78,13 +76,3 @@ def files(plan: MixedPlan, section: str) -> Files:
 def stage_folder(host: Host) -> str:
     """Return the name of the folder for one kind's nodes."""
     return f"stages-{host.stages.text.replace(' to ', '-')}"
-
-
-def _row(host: Host) -> Row:
-    """Return the row of one kind, named by GPU and cluster: nodes, stages, the number of layers of each stage ("4 4
-    5"), GPUs, predicted and usable memory of a GPU in GiB.
-    """
-    layers = " ".join(map(str, host.layers))
-    held, limit = f"{gib(host.predicted.device_bytes)} GiB", f"{gib(host.usable_bytes)} GiB"
-    name = f"{host.share.cluster.gpu.product} ({host.share.cluster.name})"
-    return name, host.nodes.text, host.stages.text, layers, count(host.share.gpus), held, limit

@@ -43,9 +43,6 @@ def modules_wanted(plan: Plan) -> tuple[Want, ...]:
     )
 
 
-Row = tuple[str, ...]  # of a table: its name and its cells
-
-
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """The nodes of a run: `count` of them with `gpus` each."""

@@ -22,7 +22,6 @@ from symconfig.render import deepspeed, learning
 from symconfig.render.deepspeed import attention
 from symconfig.render.files import File
 from symconfig.render.shared import hf_weights
-from symconfig.render.summary import Row
 
 Json = dict[str, Any]
 
@@ -291,7 +290,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         )
 
 
-def script_rows(plan: Plan) -> Iterator[Row]:
+def script_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield rows of what the user's training script must set itself: sequence length and attention. Also, where they
     apply, Ulysses' position ids and epochs, weights, evaluation data, the adapter, 4-bit weights.
     """
