@@ -43,7 +43,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
-        "variables": (*deepspeed.environment_variables(plan), *deepspeed.deepspeed_variables(plan)),
+        "variables": deepspeed.environment_variables(plan, deepspeed.BY_DEEPSPEED),
         "notes": deepspeed.notes(plan),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
     }
@@ -184,13 +184,13 @@ def _of_trainer(plan: Plan) -> dict[str, object]:
     DeepSpeed's reduce buckets is left out.
     """
     sharded = of_fsdp(plan)
-    own = deepspeed.environment_variables(plan)
+    own = deepspeed.environment_variables(plan, deepspeed.BY_TRAINER)
     return {
         "framework": f"Transformers {TRANSFORMERS} and " + (NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "sharded": sharded,
         "arguments": words(plan),
         "deepspeed_config": JSON_AUTO,
-        "variables": (*own, *deepspeed.trainer_variables(plan), *trainer.ulysses_variables(plan)),
+        "variables": (*own, *trainer.ulysses_variables(plan)),
         "notes": (*deepspeed.notes(plan), *(() if sharded else (BUCKETS,))),
         "script": (*_resuming(plan), *trainer.script_rows(plan)),
         **({"predicted_for": ""} if sharded else {}),

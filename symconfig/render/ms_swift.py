@@ -281,7 +281,7 @@ def _swift(plan: Plan) -> dict[str, object]:
         "command_name": "rlhf" if plan.job.preference else stage(plan),
         "sections": swift_sections(plan),
         "last_checkpoint": None,
-        "variables": (*deepspeed.environment_variables(plan), *deepspeed.trainer_variables(plan)),
+        "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
         "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *own),
     }
 

@@ -118,13 +118,6 @@ def to_text(grid: Grid, width: int | None = None) -> str:
     return "\n".join(text for text, _ in _laid(grid, width))
 
 
-def markdown_rows(grid: Grid) -> list[str]:
-    """Return a table as lines of Markdown: headers, rule and rows, without its title."""
-    rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
-    heads, *rows = ("| " + " | ".join(row) + " |" for row in (grid.headers, *grid.rows))
-    return [heads, f"|{rule}|", *rows]
-
-
 def wrapped(text: str, width: int | None) -> str:
     """Return the text with lines longer than `width` broken between words and indented alike; unchanged for None."""
     return text if width is None else "\n".join(part for line in text.split("\n") for part in wrap(line, width))
