@@ -41,7 +41,7 @@ def training_arguments(
     shared.refuse(ready, *own)
     fields = trainer.arguments(ready, "") | {"deepspeed": deepspeed.config_auto(ready), "output_dir": output_dir}
     os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))
-    for variable in deepspeed.trainer_variables(ready):
+    for variable in deepspeed.set_by_job(ready, deepspeed.BY_TRAINER):
         os.environ.setdefault(variable.name, variable.value)
     if "activation_checkpointing" in TrainingArguments.__dataclass_fields__ and "gradient_checkpointing" not in more:
         fields["activation_checkpointing"] = fields.pop("gradient_checkpointing")  # its name since Transformers 5.24

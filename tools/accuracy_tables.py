@@ -10,8 +10,9 @@ from symconfig.format import percent, signed
 from symconfig.measured.calibrate import kernel_priors
 from symconfig.report import validation as scores
 from symconfig.report.calibration import far_from_prior
-from symconfig.report.grid import Grid, markdown_rows
+from symconfig.report.grid import Grid
 from symconfig.solve.interval import KINDS
+from tools.pages import markdown_rows
 
 Figures = Mapping[str, Any]
 _SOURCES = ("source", "published as", "rows", "fitted", "left out", "bias")

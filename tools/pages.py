@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from symconfig.report.grid import Grid, markdown_rows
+from symconfig.report.grid import Grid
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -41,6 +41,13 @@ def fill(page: Path, parts: Mapping[str, str]) -> None:
     """Write what the code makes into the places of a page."""
     page.write_text(filled(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
     print(f"{page.name}: {', '.join(parts)}")
+
+
+def markdown_rows(grid: Grid) -> list[str]:
+    """Return a table as lines of Markdown: headers, rule and rows, without its title."""
+    rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
+    heads, *rows = ("| " + " | ".join(row) + " |" for row in (grid.headers, *grid.rows))
+    return [heads, f"|{rule}|", *rows]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:

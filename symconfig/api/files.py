@@ -57,20 +57,23 @@ class Wanted:
 
 def files(plan: Plan, wanted: Wanted) -> Files:
     """Return the files of a plan: the target's and launchers' files, trace.json if the best candidate's schedule can be
-    simulated, and a manifest.json of them. REPORT.md gets a section about the schedule. Raises InputError,
+    simulated, and a manifest.json of them. REPORT.md gets sections about the plan and its schedule. Raises InputError,
     InfeasibleError if the target cannot express the plan.
     """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
-    from symconfig.report.grid import narrow
+    from symconfig.report.explanation import blocks
+    from symconfig.report.grid import narrow, page_section
     from symconfig.report.timeline import TRACE, written
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(plan, target)
     rendered = render(plan, target, launchers, wanted.templates)
-    section, traced = written(plan)
+    schedule, traced = written(plan)
+    sections = f"{page_section('The plan', blocks(plan)[1:])}\n{schedule}"
     items = [
-        replace(item, text=narrow(f"{item.text}\n{section}")) if item.path == "REPORT.md" else item for item in rendered
+        replace(item, text=narrow(f"{item.text}\n{sections}")) if item.path == "REPORT.md" else item
+        for item in rendered
     ]
     done = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
     return Files((*done, manifest.manifest(done, target, launchers, wanted.templates)))

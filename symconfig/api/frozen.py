@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,7 @@ from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan
 from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
-from symconfig.render.several import node_folder as subfolder
+from symconfig.render.several import node_folder
 from symconfig.runs.adapted import as_trained
 from symconfig.runs.replan.frozen import (
     Checked,
@@ -41,8 +40,8 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
 
     A folder, or a file named plan.json beside a manifest: edited, missing, stale and left-over files are findings, too;
     another plan file: only edits of the plan and changed model or cluster, with a note. A folder of `replan
-    --lose-nodes` is checked with its inner folders. templates: own templates with which it was written. Raises
-    InputError for a folder without manifest, or a file that is no plan.
+    --lose-nodes`: edited, missing and left-over files alone, as each folder in it has a manifest. templates: own
+    templates with which it was written. Raises InputError for a folder without manifest, or a file that is no plan.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -54,7 +53,16 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
         raise InputError(what, file=str(folder), hint=hint)
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
-        return _several(folder, manifest, mine)
+        *fewer, most = sorted(int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files)))
+        lost = [most - nodes for nodes in fewer] or [1]
+        return Checked(
+            place=folder,
+            plan=folder / node_folder(most) / "plan.json",
+            manifest=manifest,
+            findings=(*of_files(folder, manifest, {}), *left_over(folder, manifest)),
+            notes=(f"whether a plan is out of date: symconfig verify --frozen {folder}/nodes-*",),
+            again=f"replan {sh(folder / node_folder(most))} --lose-nodes {min(lost)}..{max(lost)}",
+        )
     plan, findings = _plan(place)
     notes: list[str] = []
     if manifest is not None:
@@ -105,43 +113,6 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
             )
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
     return [*findings, *edited, *left_over(folder, manifest)]
-
-
-def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
-    """Return the check of a folder written by `replan --lose-nodes`: the findings of each nodes-N/ that still has
-    plan.json and manifest (paths prefixed with the folder; on inputs only those of the largest N), and those on all
-    other files by the outer manifest. Plan, notes and inputs are the largest N's. again: the `replan` arguments that
-    write it anew.
-    """
-    numbers = [int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files))]
-    inner = {nodes: folder / subfolder(nodes) for nodes in numbers}
-    there = [nodes for nodes, path in inner.items() if all((path / name).is_file() for name in (NAME, "plan.json"))]
-    parts = {nodes: verify_frozen(inner[nodes], templates) for nodes in there}
-    within = tuple(f"{subfolder(nodes)}/" for nodes in there)
-    above = {
-        path: digest
-        for path, digest in manifest.files.items()
-        if path.endswith(f"/{NAME}") or not path.startswith(within)
-    }
-    whole = max(parts, default=0)
-    lost = [whole - nodes for nodes in parts if nodes != whole] or [1]
-    findings = [
-        each if each.kind == "input" else replace(each, path=f"{subfolder(nodes)}/{each.path}")
-        for nodes, part in parts.items()
-        for each in part.findings
-        if each.kind != "input" or nodes == whole
-    ]
-    findings += of_files(folder, manifest.model_copy(update={"files": above}), {})
-    return Checked(
-        place=folder,
-        plan=folder / subfolder(whole) / "plan.json",
-        manifest=manifest,
-        findings=(*findings, *left_over(folder, manifest)),
-        notes=parts[whole].notes if parts else (),
-        templates=templates,
-        inputs=parts[whole].inputs if parts else {},
-        again=f"replan {sh(folder / subfolder(whole))} --lose-nodes {min(lost)}..{max(lost)}",
-    )
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:

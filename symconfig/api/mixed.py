@@ -37,8 +37,10 @@ class MixedResult:
         called with the names of edited files replaced, if any. Raises InputError if `out` exists without `force`.
         """
         from symconfig.render.several import files
+        from symconfig.report.grid import page_section
+        from symconfig.report.mixed import blocks
 
-        return put(lambda: files(self.plan), Path(out), force, tell)
+        return put(lambda: files(self.plan, page_section("The plan", blocks(self.plan)[1:])), Path(out), force, tell)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json` on two kinds."""

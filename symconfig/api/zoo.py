@@ -7,17 +7,17 @@ from typing import Any
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.descriptor.recipe import Recipe, RecipeFile, every_recipe, find_recipe
 from symconfig.errors import InputError, Problem, among
-from symconfig.report.listed import ClusterLine, ModelLine
+from symconfig.report.listed import cluster_line, model_line
 
 
-def clusters() -> tuple[ClusterLine, ...]:
+def clusters() -> list[dict[str, Any]]:
     """Return a summary line of each cluster in the zoo."""
-    return tuple(ClusterLine.of(load_cluster(name)) for name in zoo_clusters())
+    return [cluster_line(load_cluster(name)) for name in zoo_clusters()]
 
 
-def models() -> tuple[ModelLine, ...]:
+def models() -> list[dict[str, Any]]:
     """Return a summary line of each model in the zoo."""
-    return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
+    return [model_line(load_model(name)) for name in zoo_models()]
 
 
 def recipe(name: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from symconfig.cli.options import (
     flag,
     job,
     job_options,
-    number,
     option,
     script,
     some,
@@ -27,7 +26,6 @@ from symconfig.cli.shared import (
     JSON,
     PAGE,
     SARIF,
-    cluster,
     note,
     output,
     plan_of,
@@ -35,11 +33,12 @@ from symconfig.cli.shared import (
     refuse,
     say,
     show,
+    whole,
     working,
     write_data,
     write_text,
 )
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem
 from symconfig.format import masked
 
 if TYPE_CHECKING:
@@ -112,9 +111,10 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
     """Return the audit of one source. outside: problems of common options. Raises InputError with these and its own."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
+    from symconfig.descriptor.load import load_cluster
 
     problems = Problems(outside.all)
-    on_cluster = problems.read(cluster, arguments.cluster)
+    on_cluster = problems.read(load_cluster, arguments.cluster)
     given = supplied(arguments, problems)
     with working() as progress:
         return api_audit.audit(
@@ -244,7 +244,8 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     options with --script, and for a script's without.
     """
     from symconfig.api.estimate import of_all, of_job, of_script
-    from symconfig.cli.job import as_options, request
+    from symconfig.cli.job import request
+    from symconfig.descriptor.load import load_cluster
 
     if arguments.script is None:
         refuse(arguments, ("root", "vocab_size"), "is of a script", need="--script FILE")
@@ -257,13 +258,12 @@ def run_estimate(arguments: argparse.Namespace) -> int:
             problems=(*arguments.problems.all, *job.problems),
         )
         named = job.document.data.get("cluster")
-        with reworded(partial(as_options, request=job)):
-            result = of_all(price, named, fits_on=arguments.fits_on)
+        result = of_all(price, named, fits_on=arguments.fits_on)
     else:
         others = [one.dest for name, one in job_options().items() if name not in _OF_SCRIPT]
         refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and a script states its own")
         given = supplied(arguments, arguments.problems)
-        on_cluster = arguments.problems.read(cluster, arguments.cluster)
+        on_cluster = arguments.problems.read(load_cluster, arguments.cluster)
         if arguments.problems.all:
             raise InputError(arguments.problems.all)
         result = of_all(lambda on: of_script(arguments.script, on, given), on_cluster, fits_on=arguments.fits_on)
@@ -289,9 +289,9 @@ COMMANDS = (
             *script(),
             "what it does not state (without --cluster nothing is predicted)",
             *some("cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin"),
-            option("--vocab-size", "N", "tokens of the vocabulary", type=number),
-            option("--prompt-length", "N", "tokens of a prompt in the mean, of reinforcement learning", type=number),
-            option("--response-length", "N", "tokens of a response in the mean", type=number),
+            option("--vocab-size", "N", "tokens of the vocabulary", type=whole),
+            option("--prompt-length", "N", "tokens of a prompt in the mean, of reinforcement learning", type=whole),
+            option("--response-length", "N", "tokens of a response in the mean", type=whole),
             option("--log", "FILE", "what the running job prints: compared with the prediction, part by part"),
             "the answer",
             flag("--no-plan", "do not look for a better plan"),
@@ -339,7 +339,7 @@ COMMANDS = (
             *job(),
             script()[0],
             script()[-1],
-            option("--vocab-size", "V", "tokens of the vocabulary, if the script does not state it", type=number),
+            option("--vocab-size", "V", "tokens of the vocabulary, if the script does not state it", type=whole),
         ),
         run=run_estimate,
     ),

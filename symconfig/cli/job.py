@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.cli.options import changes, job_options
-from symconfig.cli.shared import as_changes
 from symconfig.descriptor.cluster import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
@@ -22,8 +21,6 @@ class Request:
     """
 
     document: Document
-    given: frozenset[str]  # options on the command line
-    pinned: frozenset[str]  # names of its --pin options
     model_base: Path | None
     cluster_base: Path | None
     problems: tuple[Problem, ...]
@@ -65,8 +62,6 @@ def request(arguments: argparse.Namespace) -> Request:
     base = Path(path).parent if path else None
     return Request(
         document=replace(document, data=data),
-        given=frozenset(given),
-        pinned=frozenset(pins),
         model_base=None if "--model" in given else base,
         cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
@@ -87,17 +82,6 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         file, recipe = find_recipe(name)
     fields = {"model": file.model, **recipe.job.model_dump(mode="json"), "pins": recipe.as_pins()}
     return fields, recipe.without_pin()
-
-
-def as_options(problem: Problem, request: Request) -> Problem:
-    """Return the problem without file, line and column if its field was set by an option or --pin; the field of a
-    cluster's problem becomes --set FIELD or --cluster, by `as_changes`.
-    """
-    name = problem.field or ""
-    option = "--cluster" if name.startswith("cluster.") else name in job_options() and job_options()[name].flag
-    if option in request.given or name.removeprefix("pins.") in request.pinned:
-        problem = replace(problem, file=None, line=None, column=None)
-    return as_changes(problem, request.changes) if name.startswith("cluster.") else problem
 
 
 def _file(path: str) -> Document:

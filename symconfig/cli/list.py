@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import Command, flag, option
 from symconfig.cli.shared import (
-    cluster,
     file_of,
     note,
     plan_of,
@@ -21,7 +20,7 @@ from symconfig.cli.shared import (
     write_data,
     write_text,
 )
-from symconfig.errors import InputError
+from symconfig.errors import InputError, reworded
 from symconfig.format import picked
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _models(_: argparse.Namespace, name: str | None) -> Shown:
         data = one.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return data, f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
-    return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
+    return {"schema": "symconfig.models/1", "models": lines}, model_list(lines)
 
 
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
@@ -72,14 +71,16 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     InputError for an unknown name.
     """
     from symconfig.api import zoo
+    from symconfig.descriptor.load import load_cluster
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.report.listed import cluster_list
 
     if name is not None:  # a descriptor, which --cluster takes
-        one = cluster(name, "NAME")
+        with reworded(lambda problem: problem if problem.file else replace(problem, field="NAME")):
+            one = load_cluster(name)
         return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_yaml(one)
     lines = zoo.clusters()
-    return {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}, cluster_list(lines)
+    return {"schema": "symconfig.clusters/1", "clusters": lines}, cluster_list(lines)
 
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:

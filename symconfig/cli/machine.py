@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import Command, flag, number, option, some
+from symconfig.cli.options import Command, flag, option, some
 from symconfig.cli.shared import (
     YAML,
-    cluster,
     file_of,
     output,
     print_json,
     refuse,
     show,
+    whole,
     within,
     working,
     write_data,
@@ -27,7 +27,6 @@ from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
-    from symconfig.measured.runs import Additions
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -51,6 +50,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
     files asked for; return 0. Constants are fitted unless it is a CPU without --cluster. Raises InputError with all
     problems of options before anything is measured, and for a GPU that neither --cluster nor the zoo knows.
     """
+    from symconfig.descriptor.load import load_cluster
     from symconfig.descriptor.write import kernels_yaml
     from symconfig.measured.gpu.kernel_fit import as_yaml, fit_kernels, read
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
@@ -62,7 +62,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
         refuse(arguments, _OF_MEASURING, "is for measuring, and --times reads measured times")
         if not Path(arguments.times).is_file():
             problems.add(Problem("there is no such file", file=arguments.times))
-    known = problems.read(cluster, arguments.cluster)
+    known = problems.read(load_cluster, arguments.cluster)
     times = None if problems.all else problems.read(read, file_of(arguments.times))
     if problems.all:
         raise InputError(problems.all)
@@ -119,18 +119,24 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit constants to the runs of the files, print them, and with --out write one profile; return 0. Raises InputError
     with all problems of options and files, and for --out if the runs are on several types of GPU.
     """
+    from symconfig.descriptor.load import load_cluster, load_model
     from symconfig.descriptor.write import cluster_yaml
-    from symconfig.measured.runs import calibrations, in_folder, runs
+    from symconfig.measured.runs import RECOMPUTE, Additions, calibrations, in_folder, runs
     from symconfig.report.calibration import calibration_blocks, calibration_data
 
     problems = arguments.problems
     out = output(arguments, "out", YAML)
-    only = problems.read(cluster, arguments.cluster)
+    only = problems.read(load_cluster, arguments.cluster)
     paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():
             problems.add(Problem("there is no such file", file=str(path)))
-    additions = _additions(arguments)
+    if arguments.recompute not in (None, *RECOMPUTE):
+        need = ", ".join(RECOMPUTE)
+        problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
+    a = arguments
+    model = problems.read(load_model, a.model)
+    additions = Additions(model, a.gpus, a.micro_batch_size, a.global_batch_size, a.seq_length, a.recompute)
     if problems.all:
         raise InputError(problems.all)
     with working() as progress:
@@ -159,25 +165,6 @@ def _run(arguments: argparse.Namespace) -> int:
         lambda: calibration_blocks(fitted, measured.remarks),
     )
     return 0
-
-
-def _additions(arguments: argparse.Namespace) -> Additions:
-    """Return the options that state what a log does not hold; None where not given. Wrong values and an unknown model
-    are recorded in `arguments.problems`; wrong values stay in the result.
-    """
-    from symconfig.descriptor.load import load_model
-    from symconfig.measured.runs import RECOMPUTE, Additions
-
-    problems, names = arguments.problems, ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
-    given = {name: getattr(arguments, name) for name in names}
-    for name, value in given.items():
-        if isinstance(value, str) or (value is not None and value < 1):
-            problems.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
-    if arguments.recompute not in (None, *RECOMPUTE):
-        need = ", ".join(RECOMPUTE)
-        problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    gpus, micro, batch, length = given.values()
-    return Additions(problems.read(load_model, arguments.model), gpus, micro, batch, length, arguments.recompute)
 
 
 SHELLS = ("bash", "zsh", "fish")
@@ -279,8 +266,11 @@ COMMANDS = (
             option("--out", "PROFILE.yaml", "write the cluster with its fitted constants, for `plan --cluster`"),
             flag("--force", "replace PROFILE.yaml if it exists"),
             "what a log does not state (Megatron-LM's states all)",
-            *some("model", "gpus", "global_batch_size", "seq_length"),
-            option("--micro-batch-size", "N", "sequences of one GPU at a time", type=number),
+            *some("model"),
+            option("--gpus", "N", "GPUs of the run", type=whole),
+            option("--micro-batch-size", "N", "sequences of one GPU at a time", type=whole),
+            option("--global-batch-size", "N", "sequences of a step", type=whole),
+            option("--seq-length", "N", "tokens of a sequence", type=whole),
             option("--recompute", "R", "none, selective or full"),
         ),
         run=run_calibrate,

@@ -46,18 +46,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "this machine": {"doctor": "machine", "measure": "machine", "calibrate": "machine", "completion": "machine"},
 }  # fmt: skip
 MODULES = {name: module for modules in GROUPS.values() for name, module in modules.items()}
-# Names that people guess, and the command that does it.
-_GUESSED = {
-    "check": "verify --frozen",
-    "fallback": "replan --lose-nodes",
-    "timeline": "explain --timeline",
-    "adaptability": "whatif",
-    "args": "render --print",
-    "models": "list models",
-    "clusters": "list clusters",
-    "recipes": "list recipes",
-    "formats": "list targets",
-}
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
@@ -107,9 +95,8 @@ class _Parser(argparse.ArgumentParser):
         a missing argument with its choices, any other text as it is.
         """
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
-            known = {name: name for name in MODULES} | _GUESSED
-            similar = nearest(wrong[2], known, most=1)
-            hint = f"symconfig {known[similar]}" if similar else f"{self.prog} --help"
+            similar = nearest(wrong[2], MODULES, most=1)
+            hint = f"symconfig {similar}" if similar else f"{self.prog} --help"
             raise InputError("there is no such command", field=wrong[2], hint=hint)
         choices = {action.metavar or action.dest: list(action.choices) for action in self._actions if action.choices}
         if wrong:
@@ -194,24 +181,34 @@ def _run(words: list[str]) -> int:
 
     arguments.problems = Problems(arguments.command_parser.wrong)
     command: Callable[[argparse.Namespace], int] = arguments.command
-    with reworded(partial(_as_typed, options=arguments.command_parser._option_string_actions)):
+    with reworded(partial(_as_typed, arguments=arguments)):
         return command(arguments)
 
 
-def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Problem:
-    """Return the problem with its field as the option that sets it (pins as --pin NAME); unchanged if it has a file or
-    the command has no such option.
+def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
+    """Return the problem with its field as it was typed: an option, --pin NAME, --set FIELD of a cluster's, or
+    `--cluster: FIELD`; without a place in the job's file if the option was given. Other problems in files, and those of
+    fields that are no option of the command, are unchanged.
     """
-    field = problem.field or ""
-    flag = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
-    section, _, pin = field.partition(".")
-    if section == "pins" and "--pin" in options:
-        field = f"--pin {pin}".rstrip()
-    elif flag in options:
-        field = flag
-    if problem.file or field == problem.field:
+    options, field = arguments.command_parser._option_string_actions, problem.field or ""
+    section, _, inner = field.partition(".")
+    clusters = "--cluster" if "--cluster" in options else "--clusters"
+    option = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
+    option = {"pins": "--pin", "cluster": clusters}.get(section, option)
+    if option not in options:
         return problem
-    return replace(problem, field=field, what=problem.what.replace(MISSING_FIELD, "this option is missing"))
+    given, named = getattr(arguments, options[option].dest), option
+    if section == "pins":
+        given, named = any(word.lower().startswith(f"{inner}=") for word in given), f"--pin {inner}".rstrip()
+    elif section == "cluster" and inner:
+        changed = (word.partition("=")[0].strip() for word in getattr(arguments, "set", ()))
+        name = next((name for name in changed if f"{inner}.".startswith(f"{name}.")), None)
+        given, named = given or name, f"--set {name}" if name else f"{clusters}: {inner}"
+    if given and problem.file == getattr(arguments, "job", None):
+        problem = replace(problem, file=None, line=None, column=None)
+    if problem.file:
+        return problem
+    return replace(problem, field=named, what=problem.what.replace(MISSING_FIELD, "this option is missing"))
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:

@@ -36,11 +36,6 @@ _METAVARS = {
 _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
 
 
-def number(text: str) -> int | str:
-    """Return a text as an integer; text that is none unchanged, for whoever validates it."""
-    return int(text) if re.fullmatch(r"[-+]?[0-9]{1,100}", text) else text
-
-
 class Option(NamedTuple):
     """An option that sets a field of a job, dotted. kind: int, float, str, or tuple for several."""
 
@@ -66,7 +61,7 @@ class Option(NamedTuple):
         if self.kind is tuple:
             return [name for name in text.split(",") if name]
         if self.kind is int:
-            return number(text)
+            return int(text) if re.fullmatch(r"[-+]?[0-9]{1,100}", text) else text
         try:
             return self.kind(text)
         except ValueError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import CHANGES, Command, Option, Row, changes, flag, option, repeated, type_of
-from symconfig.cli.shared import as_changes, folder, note, refuse, show, working
+from symconfig.cli.shared import folder, note, refuse, show, working
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
@@ -96,16 +96,9 @@ def run_partition(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("explain", "baselines"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
-        """Return the problem with the line of the job file if that has its field, without a file if an option set it,
-        and with --set or --cluster as field for one of the cluster's; others are unchanged.
-        """
-        field = problem.field or ""
-        if field.startswith("cluster."):
-            return as_changes(problem, changed)
-        if field in options or (field == "pin" and arguments.pin):
-            return replace(problem, file=None, line=None, column=None)
-        known = replace(problem, field="pins") if field == "pin" else problem
-        return stated(known, file) if known.field in file.data else problem
+        """Return the problem with the line of the job file if that has its field, unless an option set it."""
+        known = replace(problem, field="pins") if problem.field == "pin" and not arguments.pin else problem
+        return stated(known, file) if known.field in {*file.data} - {*options} else problem
 
     if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])

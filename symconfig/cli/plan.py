@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import JOB_FILE, Command, answer_rows, flag, job, option, wanted
@@ -23,7 +22,7 @@ from symconfig.cli.shared import (
     working,
     wrote,
 )
-from symconfig.errors import InputError, reworded
+from symconfig.errors import InputError
 
 if TYPE_CHECKING:
     from symconfig.cli.job import Request
@@ -37,7 +36,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     InfeasibleError.
     """
     from symconfig.api import planning as api
-    from symconfig.cli.job import as_options, request
+    from symconfig.cli.job import request
     from symconfig.descriptor.load import mixed_of
     from symconfig.plans.sentences import batch_nearby
     from symconfig.report.rl import blocks as of_step
@@ -54,8 +53,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if (mixed := problems.collect(lambda: mixed_of(job.document, job.cluster_base))) is not None:
         return _run_mixed(arguments, job, mixed)
     if len(problems.all) > before:
-        raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
-    with reworded(partial(as_options, request=job)), working() as progress:
+        raise InputError((*problems.all, *job.problems))
+    with working() as progress:
         result = api.solve(
             job.document,
             model_base=job.model_base,
@@ -91,13 +90,12 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster)
     --html, --launcher and --templates, and InfeasibleError.
     """
     from symconfig.api.mixed import solve
-    from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
 
     names = ("html", "launcher", "templates")
     refuse(arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
     out = file_of(arguments.out)
-    with reworded(partial(as_options, request=job)), working() as progress:
+    with working() as progress:
         result = solve(
             job.document,
             mixed,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import PLAN, Command, answer_rows, flag, job, option, wanted
+from symconfig.cli.options import PLAN, Command, answer_rows, flag, job, job_options, option, wanted
 from symconfig.cli.shared import (
     PAGE,
-    Progress,
     answer,
     folder,
     note,
@@ -24,102 +21,74 @@ from symconfig.cli.shared import (
     within,
     working,
 )
-from symconfig.errors import InputError, Problem, reworded
-
-if TYPE_CHECKING:
-    from symconfig.api.files import Wanted
-    from symconfig.runs.replan.fallback import Fallback
-
+from symconfig.errors import InputError, Problem
 
 # Options that say how one run goes on as another.
 _OF_A_RUN = ("accept_edits", "release", "checkpoint", "at_step", "schedule", "html")
 
 
 def run_replan(arguments: argparse.Namespace) -> int:
-    """Print the new plan and what changes, and write its files and page; return 0. With --lose-nodes print plans for
-    fewer nodes, and return 0 if one fits, else 1. Raises InputError, also for options of a run beside --lose-nodes, and
-    InfeasibleError.
+    """Print the new plan and what changes, and write its files and page; return 0. With --lose-nodes as
+    `_on_fewer_nodes`. Raises InputError and InfeasibleError.
     """
     from symconfig.api.replan import replan
-    from symconfig.cli.job import as_options, request
+    from symconfig.cli.job import request
     from symconfig.report.replan import replan_blocks
 
+    if arguments.lose_nodes is not None:
+        return _on_fewer_nodes(arguments)
     problems = arguments.problems
     job = request(arguments)
-    lost = problems.read(_range, arguments.lose_nodes)
-    if arguments.lose_nodes is not None:
-        refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
     files = problems.collect(lambda: wanted(arguments))
     output(arguments, "html", PAGE)
-    out = folder(arguments)
-    options: dict[str, Any] = {
-        "release": tuple(name.strip() for name in arguments.release.split(","))
-        if arguments.release is not None
-        else (),
-        "checkpoint": arguments.checkpoint,
-        "at_step": arguments.at_step,
-        "schedule": arguments.schedule or "keep",
-        "top": arguments.top or 1,
-        "changes": job.changes,
-        "accept_edits": arguments.accept_edits,
-    }
-    wishes = job.document.data
-    for problem in job.problems:
-        problems.add(problem)
-    with reworded(partial(as_options, request=job)), working() as progress:
-        if arguments.lose_nodes is not None:
-            fallback = _on_fewer_nodes(arguments, wishes, options, lost, progress)
-        else:
-            result = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
-    if arguments.lose_nodes is not None:
-        return _answer(arguments, fallback, out, files)
+    folder(arguments)
+    with working() as progress:
+        result = replan(
+            arguments.plan,
+            **job.document.data,
+            release=[name.strip() for name in arguments.release.split(",")] if arguments.release is not None else (),
+            checkpoint=arguments.checkpoint,
+            at_step=arguments.at_step,
+            schedule=arguments.schedule or "keep",
+            accept_edits=arguments.accept_edits,
+            top=arguments.top or 1,
+            changes=job.changes,
+            problems=(*problems.all, *job.problems),
+            progress=progress,
+        )
     shown = replan_blocks(result.found)
     answer(arguments, result.found.new, files, result.to_dict, shown, before=shown)
     return 0
 
 
-def _on_fewer_nodes(
-    arguments: argparse.Namespace,
-    wishes: Mapping[str, Any],
-    options: Mapping[str, Any],
-    lost: range | None,
-    progress: Progress,
-) -> Fallback:
-    """Return the plans for fewer nodes. wishes: fields of the job; options: other arguments of `replan`; lost: how many
-    nodes to lose. If wishes (other than the target) or cluster changes are given, the plan is replanned first, with a
-    note. Raises InputError with all problems, InfeasibleError.
-    """
-    from symconfig.api.replan import replan
-    from symconfig.runs.replan.fallback import fallback
-
-    problems = arguments.problems
-    wishes = {name: value for name, value in wishes.items() if name != "target"}  # which is of the files here
-    whole = problems.collect(lambda: plan_of(arguments.plan))
-    if wishes or options["changes"]:
-        note("note: the plan itself is made again first")
-        remade = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
-        whole = remade.found.new
-    if problems.all or whole is None or lost is None:
-        raise InputError(problems.all)
-    return fallback(whole, lost, top=options["top"], progress=progress)
-
-
-def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
+def _on_fewer_nodes(arguments: argparse.Namespace) -> int:
     """Print the plans for fewer nodes and write their files with --out; return 1 if no number of nodes has a plan, else
-    0.
+    0. Raises InputError, also for options of the job or of a run, but --target.
     """
     from symconfig.api.files import put
     from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH
     from symconfig.report.checkpoint import blocks, to_dict
+    from symconfig.runs.replan.fallback import fallback
 
-    written = put(lambda: fallback_files(fallback, files), out, arguments.force, replaced) if out and files else []
-    show(arguments, lambda: to_dict(fallback), lambda: blocks(fallback))
+    problems = arguments.problems
+    lost = problems.read(_range, arguments.lose_nodes)
+    of_job = (option.dest for name, option in job_options().items() if name != "target")
+    refuse(arguments, (*of_job, "set", "pin", *_OF_A_RUN), "is not for --lose-nodes", hint="replan first, then this")
+    files = problems.collect(lambda: wanted(arguments))
+    out = folder(arguments)
+    plan = problems.collect(lambda: plan_of(arguments.plan))
+    if problems.all or plan is None or lost is None or files is None:
+        raise InputError(problems.all)
+    with working() as progress:
+        found = fallback(plan, lost, top=arguments.top or 1, progress=progress)
+    written = put(lambda: fallback_files(found, files), out, arguments.force, replaced) if out else []
+    show(arguments, lambda: to_dict(found), lambda: blocks(found))
     if out is not None:
-        folders = ", ".join(f"nodes-{count}" for count, _ in fallback.runs)
+        folders = ", ".join(f"nodes-{count}" for count, _ in found.runs)
         picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""
         note(f"wrote {len(written)} files into {out}: {picks}{folders}")
-    return 0 if any(each.plan for each in fallback.smaller) else 1
+    return 0 if any(each.plan for each in found.smaller) else 1
 
 
 def _range(text: str) -> range:

@@ -8,18 +8,16 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 from symconfig import resources
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem
 from symconfig.format import clean, masked
 
 if TYPE_CHECKING:
     from symconfig.api.files import Wanted
-    from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
 
@@ -104,27 +102,6 @@ def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -
     for name in names:
         if getattr(arguments, name) not in (None, False, []):
             arguments.problems.add(Problem(what, field="--" + name.replace("_", "-"), **more))
-
-
-def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
-    """Return a cluster's problem with its field as `--set FIELD` (and without file) if that field or a section of it
-    was changed, else as "`named`: FIELD", if it has no file; other problems are unchanged.
-    """
-    section, _, field = (problem.field or "").partition(".")
-    if section != "cluster":
-        return problem
-    by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
-    if by_set is not None:
-        return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)
-    return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
-
-
-def cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
-    """Return the cluster that an option names. Raises InputError naming the option."""
-    from symconfig.descriptor.load import load_cluster
-
-    with reworded(lambda problem: as_changes(problem, (), option)):
-        return load_cluster(name)
 
 
 def plan_of(name: str) -> Plan:

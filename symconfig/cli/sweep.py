@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from symconfig.cli.options import JOBS, Command, flag, option, repeated, some
 from symconfig.cli.shared import (
     INTERRUPTED,
-    as_changes,
     note,
     show,
     whole,
     within,
     working,
 )
-from symconfig.errors import FailedError, InputError, Problem, reworded
+from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.runs.sweep.run import Done
@@ -74,13 +73,13 @@ def run_size(arguments: argparse.Namespace) -> int:
     all problems, their fields named by the options.
     """
     from symconfig.api.sweep import ALL, size
-    from symconfig.cli.job import as_options, request
+    from symconfig.cli.job import request
     from symconfig.report.sweep import size_blocks, size_data
     from symconfig.runs.sweep.size import MOST_GPUS
 
     job = request(arguments)
     clusters = ALL if arguments.clusters == ALL else _BETWEEN.split(arguments.clusters)
-    with reworded(lambda problem: as_changes(as_options(problem, job), (), "--clusters")), working() as progress:
+    with working() as progress:
         answer = size(
             **{"model": None, **job.document.data},
             deadline=arguments.deadline,

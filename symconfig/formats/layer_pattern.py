@@ -7,7 +7,9 @@ and only numbers, lists, + and * are evaluated.
 from __future__ import annotations
 
 import ast
+import operator
 import re
+from typing import Any
 
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.frameworks.megatron.flags import Value
@@ -16,7 +18,6 @@ _SIGNS = re.compile(r"[\d\s\[\](),+*]+", re.ASCII)
 _LONGEST, _LARGEST = 10_000, 10**9  # characters, and a number
 
 Pattern = int | tuple[int, ...]
-_Nested = int | list[int]
 
 
 def layer_pattern(value: Value) -> Pattern:
@@ -28,16 +29,21 @@ def layer_pattern(value: Value) -> Pattern:
         raise ValueError("a number or a list of 0 and 1")
     if isinstance(value, int):
         return value
-    if isinstance(value, tuple):
-        return tuple(_whole(item) for item in value)
-    text = str(value).strip()
-    if len(text) > _LONGEST or not _SIGNS.fullmatch(text):
-        raise ValueError("a list expression of numbers, [ ], ( ), + and * only, such as ([0]*3+[1]*58)")
-    try:
-        parsed = _evaluated(ast.parse(text, mode="eval").body)
-    except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError("a list expression such as ([0]*3+[1]*58)") from None
-    return parsed if isinstance(parsed, int) else tuple(parsed)
+    if not isinstance(value, tuple):
+        text = str(value).strip()
+        if len(text) > _LONGEST or not _SIGNS.fullmatch(text):
+            raise ValueError("a list expression of numbers, [ ], ( ), + and * only, such as ([0]*3+[1]*58)")
+        try:
+            parsed = _evaluated(ast.parse(text, mode="eval").body)
+        except (SyntaxError, TypeError, RecursionError, MemoryError):
+            raise ValueError("a list expression such as ([0]*3+[1]*58)") from None
+        if isinstance(parsed, int):
+            return parsed
+        value = tuple(parsed)
+    items = tuple(item for item in value if isinstance(item, int))
+    if len(items) < len(value):
+        raise ValueError("a list of 0 and 1")
+    return items
 
 
 def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
@@ -73,46 +79,20 @@ def pattern(flags: tuple[bool, ...]) -> str:
     return "(" + "+".join(f"[{bit}]*{count}" for bit, count in runs) + ")"
 
 
-def _whole(item: Value) -> int:
-    if isinstance(item, int):
-        return int(item)
-    raise ValueError("a list of 0 and 1")
-
-
-def _evaluated(node: ast.expr) -> _Nested:
-    """Return the number or list of a syntax tree of integers, lists, `+` and `*`, numbers at most MAX_LAYERS + 1.
-
-    Raises ValueError for anything else, nested lists, lists beyond MAX_LAYERS and integers from 10**9 on.
+def _evaluated(node: ast.expr) -> int | list[Any]:
+    """Return the number or list of a syntax tree of whole numbers, lists, `+` and `*`. Raises ValueError for anything
+    else, and for sums and products above MAX_LAYERS.
     """
     match node:
         case ast.Constant(value=number) if type(number) is int and number < _LARGEST:
             return number
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
-            items = [_evaluated(element) for element in elements]
-            if all(isinstance(item, int) for item in items):
-                return [item for item in items if isinstance(item, int)]
-            raise ValueError("one list, not lists inside a list")
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            one, other = _evaluated(left), _evaluated(right)
-            if isinstance(one, int) and isinstance(other, int):
-                return min(one + other, MAX_LAYERS + 1)
-            if isinstance(one, list) and isinstance(other, list):
-                return _bounded(one, len(one) + len(other)) + other
-            raise ValueError("lists added to lists")
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            one, other = _evaluated(left), _evaluated(right)
-            if isinstance(one, int) and isinstance(other, int):
-                return min(one * other, MAX_LAYERS + 1)
-            if isinstance(one, list) and isinstance(other, int):
-                return _bounded(one, len(one) * other) * other
-            if isinstance(one, int) and isinstance(other, list):
-                return _bounded(other, len(other) * one) * one
-            raise ValueError("a list times a number")
+            return [_evaluated(element) for element in elements]
+        case ast.BinOp(left=left, op=(ast.Add() | ast.Mult()) as sign, right=right):
+            combined = operator.add if isinstance(sign, ast.Add) else operator.mul
+            sides = _evaluated(left), _evaluated(right)
+            if combined(*(len(side) if isinstance(side, list) else side for side in sides)) > MAX_LAYERS:
+                raise ValueError(f"at most {MAX_LAYERS} layers")
+            value: int | list[Any] = combined(*sides)
+            return value
     raise ValueError("a list expression of numbers, [ ], ( ), + and * only")
-
-
-def _bounded(items: list[int], count: int) -> list[int]:
-    """Return the items unchanged. Raises ValueError if `count`, the length of what they become, is too large."""
-    if count > MAX_LAYERS:
-        raise ValueError(f"at most {MAX_LAYERS} layers")
-    return items

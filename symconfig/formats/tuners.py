@@ -275,6 +275,23 @@ AXOLOTL_WRITTEN = {
         dp_shard_size="shards.ranks",
     ),
 }
+SWIFT_WRITTEN = {
+    "MODEL": {
+        **keys(model="named", use_hf=True, model_type="model.model_type", template="template", torch_dtype="dtype"),
+        **keys(attn_impl=lambda run: "flash_attn" if run.unpadded else run.attention),
+        **keys(tuner_type=lambda run: "lora" if run.adapter else "full"),
+        **lora("lora_rank", "lora_alpha", "lora_dropout", "target_modules"),
+        **_where("quantised", quant_method="bnb", quant_bits=4, bnb_4bit_quant_type="nf4"),
+        **_where("quantised", bnb_4bit_use_double_quant=True),
+    },
+    "DATA": keys(
+        max_length="plan.best.configuration.seq_length",
+        packing="packs",
+        padding_free="unpadded",
+        split_dataset_ratio=lambda run: run.training.held_out if run.training.eval_iters else 0.0,
+        dataset=lambda run: list(run.training.data_path) or None,
+    ),
+}
 LLAMAFACTORY_WRITTEN = {
     "model": {
         **keys(

@@ -24,7 +24,7 @@ from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
 from symconfig.render.shared import STEPS_COUNTING, of_fsdp, refused
-from symconfig.render.summary import Row, nodes
+from symconfig.render.summary import nodes
 from symconfig.render.target import Target
 
 RELEASE = "1.15.0"
@@ -43,7 +43,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
-        "variables": (*deepspeed.environment_variables(plan), *deepspeed.deepspeed_variables(plan)),
+        "variables": deepspeed.environment_variables(plan, deepspeed.BY_DEEPSPEED),
         "notes": deepspeed.notes(plan),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
     }
@@ -57,11 +57,6 @@ def texts(plan: Plan) -> Iterator[File]:
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
     yield from trainer.adapter_files(plan)
-
-
-def _problems(plan: Plan) -> tuple[Problem, ...]:
-    """Return what DeepSpeed under a script with Accelerate cannot run."""
-    return shared.problems(plan)
 
 
 def config(plan: Plan) -> dict[str, Any]:
@@ -136,66 +131,45 @@ def _world(plan: Plan, kind: str) -> dict[str, Any]:
     }
 
 
-def _loop(plan: Plan) -> Iterator[Row]:
+def _loop(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield rows of what the user's training loop must do itself: batch size, optimizer, schedule, recompute. With cp >
     1 also rows for model.train() and for the loss over shift_labels. Scheduler steps are multiplied by the number of
     ranks, as Accelerate steps it once for each process.
     """
-    training, batch = plan.training, plan.best.configuration
-    yield Row(
+    training, optimizer, batch = plan.training, plan.job.optimizer, plan.best.configuration
+    yield (
         "DataLoader",
-        (
-            f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its "
-            f"{batch.num_microbatches} micro-batches already",
-        ),
+        f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its {batch.num_microbatches} "
+        "micro-batches already",
     )
-    yield _script_row(plan)
-    ranks = plan.best.configuration.world_size
-    yield Row(
-        "schedule",
-        (
-            f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of "
-            f"warm-up, {training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
-            f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
-            f"step is {ranks} of its steps, one for each process",
-        ),
-    )
-    if plan.best.configuration.cp > 1:
-        yield Row(
-            "mode",
-            (
-                "model.train() before the loop: a model that was loaded is in evaluation mode, in which "
-                "Accelerate switches Ulysses off, and each rank attends to its own part only",
-            ),
-        )
-        yield Row(
-            "loss",
-            (
-                'over batch["shift_labels"], which Ulysses puts in the place of labels; the mean over all '
-                "tokens of the sp ranks, not of each rank's mean",
-            ),
-        )
-    recomputed = deepspeed.recompute_layers(plan) != 0
-    yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))
-
-
-def _script_row(plan: Plan) -> Row:
-    """Return the row with the constructor of the job's optimizer: "optimizer" for adam8bit, Adafactor and SGD, for any
-    other "AdamW" with Adam's arguments.
-    """
-    training, optimizer = plan.training, plan.job.optimizer
     lr, decay = f"lr={training.lr}", f"weight_decay={training.weight_decay}"
     adam = f"{lr}, betas=({training.adam_beta1}, {training.adam_beta2}), eps={training.adam_eps}, {decay}"
-    match optimizer.name:
-        case "adam8bit":
-            return Row("optimizer", (f"bitsandbytes.optim.AdamW8bit({adam})",))
-        case "adafactor":
-            fixed = "scale_parameter=False, relative_step=False"
-            return Row("optimizer", (f"transformers.Adafactor({lr}, {decay}, {fixed})",))
-        case "sgd":
-            return Row("optimizer", (f"torch.optim.SGD({lr}, momentum={optimizer.speed}, {decay})",))
-        case _:
-            return Row("AdamW", (adam,))
+    others = {
+        "adam8bit": f"bitsandbytes.optim.AdamW8bit({adam})",
+        "adafactor": f"transformers.Adafactor({lr}, {decay}, scale_parameter=False, relative_step=False)",
+        "sgd": f"torch.optim.SGD({lr}, momentum={optimizer.speed}, {decay})",
+    }
+    yield ("optimizer", others[optimizer.name]) if optimizer.name in others else ("AdamW", adam)
+    ranks = batch.world_size
+    yield (
+        "schedule",
+        f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of warm-up, "
+        f"{training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
+        f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer step is {ranks} of its "
+        "steps, one for each process",
+    )
+    if batch.cp > 1:
+        yield (
+            "mode",
+            "model.train() before the loop: a model that was loaded is in evaluation mode, in which Accelerate "
+            "switches Ulysses off, and each rank attends to its own part only",
+        )
+        yield (
+            "loss",
+            'over batch["shift_labels"], which Ulysses puts in the place of labels; the mean over all tokens of the sp '
+            "ranks, not of each rank's mean",
+        )
+    yield "recompute", "model.gradient_checkpointing_enable()" if deepspeed.recompute_layers(plan) else "none"
 
 
 BUCKETS = (
@@ -210,13 +184,13 @@ def _of_trainer(plan: Plan) -> dict[str, object]:
     DeepSpeed's reduce buckets is left out.
     """
     sharded = of_fsdp(plan)
-    own = deepspeed.environment_variables(plan)
+    own = deepspeed.environment_variables(plan, deepspeed.BY_TRAINER)
     return {
         "framework": f"Transformers {TRANSFORMERS} and " + (NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "sharded": sharded,
         "arguments": words(plan),
         "deepspeed_config": JSON_AUTO,
-        "variables": (*own, *deepspeed.trainer_variables(plan), *trainer.ulysses_variables(plan)),
+        "variables": (*own, *trainer.ulysses_variables(plan)),
         "notes": (*deepspeed.notes(plan), *(() if sharded else (BUCKETS,))),
         "script": (*_resuming(plan), *trainer.script_rows(plan)),
         **({"predicted_for": ""} if sharded else {}),
@@ -253,21 +227,18 @@ def _trainer_problems(plan: Plan) -> Iterator[Problem]:
     yield from trainer.load_problems(plan)
 
 
-def _resuming(plan: Plan) -> Iterator[Row]:
+def _resuming(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the row of what the script must pass to Trainer.train: get_last_checkpoint(output_dir) for the run's own
     checkpoints, else the job's `load`; nothing if the job has neither.
     """
-    training = plan.training
-    if training.loads_its_own:
-        yield Row(
-            "checkpoint",
-            (
-                "trainer.train(resume_from_checkpoint=trainer_utils.get_last_checkpoint(output_dir)), "
-                "which needs the folder, and is None where it has none yet",
-            ),
+    if plan.training.loads_its_own:
+        last = "trainer_utils.get_last_checkpoint(output_dir)"
+        what = (
+            f"trainer.train(resume_from_checkpoint={last}), which needs the folder, and is None where it has none yet"
         )
-    elif training.load:
-        yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",))
+        yield "checkpoint", what
+    elif plan.training.load:
+        yield "checkpoint", "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)"
 
 
 def words(plan: Plan) -> tuple[str, ...]:
@@ -286,7 +257,7 @@ TARGETS = (
         name="accelerate",
         does="Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator",
         variables=variables,
-        problems=_problems,
+        problems=shared.problems,
         texts=texts,
         assumes={"backend": "deepspeed"},
         counts=STEPS_COUNTING,

@@ -8,7 +8,7 @@ WANDB_NAME.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import plain_attention
@@ -41,7 +41,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
-        "variables": (*environment_variables(plan), *deepspeed_variables(plan)),
+        "variables": environment_variables(plan, BY_DEEPSPEED),
         "default_model": default_model(plan),
         "default_data": plan.training.data_path,
         "notes": notes(plan),
@@ -177,9 +177,9 @@ def default_model(plan: Plan) -> str:
     return plan.job.training.hf_weights or own or ""
 
 
-def environment_variables(plan: Plan) -> tuple[Variable, ...]:
+def environment_variables(plan: Plan, monitors: Collection[str] = ()) -> tuple[Variable, ...]:
     """Return launch.sh's environment variables, with reasons: TOKENIZERS_PARALLELISM always. PYTORCH_CUDA_ALLOC_CONF on
-    NVIDIA GPUs but for RL; OMP_NUM_THREADS if optimizer state is offloaded.
+    NVIDIA GPUs but for RL; OMP_NUM_THREADS if optimizer state is offloaded; of `monitors` those that the job sets.
     """
     named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     # vLLM's pool of memory that sleeps forbids it (device_allocator/cumem.py, until April 2026).
@@ -199,7 +199,7 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
                 "the optimizer runs on the host's cores, and torchrun would give each rank one",
             )
         )
-    return tuple(named)
+    return (*named, *set_by_job(plan, monitors))
 
 
 def requirements(plan: Plan) -> tuple[str, ...]:
@@ -226,16 +226,22 @@ def run_name(plan: Plan) -> str:
     return plan.training.wandb_name or plan.model.name
 
 
-def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
-    """Yield the environment variables that DeepSpeed's JSON cannot set: W&B's project and run name, the collectives'
-    timeout. Nothing for what the job does not set.
-    """
-    if plan.training.wandb_project is not None:
-        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
-        yield _variable("WANDB_NAME", run_name(plan), "the run's name in Weights & Biases")
-    if plan.training.distributed_timeout_minutes is not None:
-        minutes = str(plan.training.distributed_timeout_minutes)
-        yield _variable("DEEPSPEED_TIMEOUT", minutes, "minutes that a collective may wait")
+BY_DEEPSPEED = ("WANDB_PROJECT", "WANDB_NAME", "DEEPSPEED_TIMEOUT")  # variables of what its JSON cannot set
+BY_TRAINER = ("TENSORBOARD_LOGGING_DIR", "WANDB_PROJECT")
+
+
+def set_by_job(plan: Plan, names: Collection[str]) -> Iterator[Variable]:
+    """Yield the environment variables of these names for monitors and the collectives' timeout that the job sets."""
+    training = plan.training
+    values = {
+        "TENSORBOARD_LOGGING_DIR": (training.tensorboard_dir, "the folder of TensorBoard's files"),
+        "WANDB_PROJECT": (training.wandb_project, "the project in Weights & Biases"),
+        "WANDB_NAME": (training.wandb_project and run_name(plan), "the run's name in Weights & Biases"),
+        "DEEPSPEED_TIMEOUT": (training.distributed_timeout_minutes, "minutes that a collective may wait"),
+    }
+    for name, (value, what) in values.items():
+        if name in names and value is not None:
+            yield Variable(name, str(value), f"{what}: {JOB}", literal=True)
 
 
 def deepspeed_sections(plan: Plan) -> dict[str, Any]:
@@ -271,18 +277,6 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
     if training.distributed_timeout_minutes is not None:
         arguments["ddp_timeout"] = training.distributed_timeout_minutes * SECONDS
     return arguments
-
-
-def trainer_variables(plan: Plan) -> Iterator[Variable]:
-    """Yield the environment variables of TensorBoard's folder and W&B's project, each if the job sets it."""
-    if plan.training.tensorboard_dir is not None:
-        yield _variable("TENSORBOARD_LOGGING_DIR", plan.training.tensorboard_dir, "the folder of TensorBoard's files")
-    if plan.training.wandb_project is not None:
-        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
-
-
-def _variable(name: str, value: str, what: str) -> Variable:
-    return Variable(name, value, f"{what}: {JOB}", literal=True)
 
 
 TARGETS = (

@@ -79,31 +79,26 @@ class Learns:
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
         """Yield a problem for each setting of the RL step that the program `name` does not support.
 
-        Tested are algorithm (a group algorithm needs two samples), engine, placement, rewards, sleep level and dp of
-        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also, for a program
-        that pads, an update of another number of rows than `rl.batch` samples, and for a colocated plan parts on the
-        host that are none of `away`.
+        Of a plan with RL phases (`plan.rl`) also, for a program that pads, an update of another number of rows than
+        `rl.batch` samples, and for a colocated plan parts on the host that are none of `away`.
         """
-        rl = section(plan)
-        choices = {
+        rl, adapter, step = section(plan), plan.model.adapter, plan.rl[0] if plan.rl else None
+        engine, dp = rl.rollout.engine or self.engines[0], max(rl.rollout.dp or 1, step.rollout_dp if step else 1)
+        choices: dict[str, tuple[object, Iterable[object]]] = {
             "rl.algorithm": (rl.algorithm, self.algorithms),
-            "rl.rollout.engine": (rl.rollout.engine or self.engines[0], self.engines),
+            "rl.rollout.engine": (engine, self.engines),
             "rl.placement": (rl.placement, self.placements),
+            "rl.reward_model.placement": (rl.reward_model and rl.reward_model.placement, self.rewards),
+            "rl.rollout.sleep_level": (rl.rollout.sleep_level, self.sleep_levels),
+            "rl.rollout.dp": (dp, (dp if engine in self.ranks_of_data else 1,)),
+            "rl.epochs": (rl.epochs, (rl.epochs if self.epochs else 1,)),
+            "rl.critic_gpus": (rl.critic_gpus, (rl.critic_gpus,) if self.critic == "apart" else ()),
+            "adapter": (adapter and adapter.method, ("lora", "qlora") if self.adapters else ()),
         }
         yield from _unknown(choices, name)
         if rl.samples == 1 and rl.algorithm in OF_GROUPS:
             what, hint = f"the advantage of {rl.algorithm} is over the responses to a prompt", "reinforce_plus_plus"
             yield Problem(what, field="rl.samples", got="1", need="2 or more", hint=f"algorithm: {hint}")
-        yield from self._of_rewards(rl, name)
-        yield from self._of_engine(plan, name)
-        if rl.epochs > 1 and not self.epochs:
-            yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
-        if rl.critic_gpus is not None and self.critic != "apart":
-            what, got = f"{name}'s critic is on the actor's GPUs", str(rl.critic_gpus)
-            yield Problem(what, field="rl.critic_gpus", got=got, need="none", hint="--target openrlhf")
-        if plan.model.adapter is not None and not self.adapters:
-            what = f"{name} is not written for adapters"
-            yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
         if plan.rl and self.sequences != "packed" and plan.best.configuration.global_batch != rl.batch:
             what = f"{name} packs no sequences of different samples, so it needs a plan of its own"
             got, need = f"{plan.best.configuration.global_batch} rows of an update", f"its {rl.batch} samples"
@@ -113,32 +108,6 @@ class Learns:
             got = " and ".join(plan.rl[0].away) or "nothing"
             what = f"{name} keeps other parts on the host between phases, so it needs a plan of its own"
             yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
-
-    def _of_rewards(self, rl: Rl, name: str) -> Iterator[Problem]:
-        """Yield a problem if the job's reward model has a placement that the program `name` does not run. Nothing
-        without a reward model.
-        """
-        if rl.reward_model is None or rl.reward_model.placement in self.rewards:
-            return
-        if not self.rewards:
-            what, hint = f"{name} runs no network of rewards", "--target verl, openrlhf or trl"
-            yield Problem(what, field="rl.reward_model", got=rl.reward_model.placement, need="none", hint=hint)
-            return
-        what, need = f"{name} runs no network of rewards there", " or ".join(self.rewards)
-        yield Problem(what, field="rl.reward_model.placement", got=rl.reward_model.placement, need=need)
-
-    def _of_engine(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield a problem for a sleep level of the job that is not supported, and one for data parallelism within an
-        engine. The degree is the larger of the job's and the plan's; the engine is the job's or the first supported.
-        """
-        rollout, chosen = section(plan).rollout, plan.rl[0].rollout_dp if plan.rl else 1
-        level, dp = rollout.sleep_level, max(rollout.dp or 1, chosen)
-        if level is not None and level not in self.sleep_levels:
-            need = " or ".join(map(str, self.sleep_levels))
-            what = f"{name}'s engine sleeps at another level"
-            yield Problem(what, field="rl.rollout.sleep_level", got=str(level), need=need)
-        if dp > 1 and (rollout.engine or self.engines[0]) not in self.ranks_of_data:
-            yield Problem(f"{name}'s engine has no ranks of data", field="rl.rollout.dp", got=str(dp), need="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +142,7 @@ class Compares:
         without the reference copy that the program has beside adapters.
         """
         sequences = plan.job.sequences
-        choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
+        choices: dict[str, tuple[object, Iterable[object]]] = {"preference.loss": (preference(plan).loss, self.losses)}
         if sequences is not None:
             able = self.batching[:1] if preference(plan).loss in self.padded else self.batching
             choices["sequences.batching"] = (sequences.batching, able)
@@ -382,11 +351,12 @@ def per_example(plan: Plan) -> int:
     return 1 if plan.job.preference is None else plan.job.preference.means.sequences
 
 
-def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> Iterator[Problem]:
-    """Yield a problem for each chosen value that is not among those that the program `name` supports.
+def _unknown(choices: Mapping[str, tuple[object, Iterable[object]]], name: str) -> Iterator[Problem]:
+    """Yield a problem for each chosen value but None that is not among those that the program `name` supports.
 
     choices: by field, the chosen value and the supported ones.
     """
     for chosen, (got, able) in choices.items():
-        if got not in able:
-            yield Problem(f"{name} does not support it", field=chosen, got=got, need=" or ".join(able))
+        if got is not None and got not in able:
+            need = " or ".join(map(str, able)) or "none"
+            yield Problem(f"{name} does not support it", field=chosen, got=str(got), need=need)

@@ -345,7 +345,6 @@ TARGETS = (
             **_variables(plan, _mindspeed_groups(plan)),
             "framework": f"MindSpeed-LLM on Megatron-LM {mindspeed.MEGATRON}",
             "variables": (*environment.variables(plan, version(plan)), *_ENVIRONMENT),
-            "wants": (),
             "notes": (*notes(plan), *_start_notes(plan)),
         },
         problems=_mindspeed_problems,

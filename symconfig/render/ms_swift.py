@@ -16,15 +16,16 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import PLAIN
 from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.formats.keys import write
 from symconfig.formats.renamed import EXTRA, MS_SWIFT
-from symconfig.frameworks.deepspeed.adapters import target_modules
+from symconfig.formats.tuners import SWIFT_WRITTEN
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer
+from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer, tuners
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.megatron_args import Group
@@ -281,7 +282,7 @@ def _swift(plan: Plan) -> dict[str, object]:
         "command_name": "rlhf" if plan.job.preference else stage(plan),
         "sections": swift_sections(plan),
         "last_checkpoint": None,
-        "variables": (*deepspeed.environment_variables(plan), *deepspeed.trainer_variables(plan)),
+        "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
         "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *own),
     }
 
@@ -297,39 +298,14 @@ def _swift_texts(plan: Plan) -> Iterator[File]:
 
 def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return {section: fields of the YAML}: MODEL, DATA, PREFERENCE (if the job has it) and TRAINING. The path of the
-    DeepSpeed JSON is left out, as launch.sh adds it. LoRA and 4-bit fields appear with such an adapter; beta is left
-    out for losses that do not use it. Raises as `target_modules` for an adapter.
+    DeepSpeed JSON is left out, as launch.sh adds it, and beta for losses that do not use it. Raises as `target_modules`
+    for an adapter.
     """
-    arguments, training, lora = trainer.arguments(plan, DEEPSPEED), plan.training, plan.model.adapter
+    arguments = trainer.arguments(plan, DEEPSPEED)
     del arguments["deepspeed"]
-    tuner: dict[str, Any] = {"tuner_type": "full"}
-    if lora is not None:
-        tuner = {"tuner_type": "lora", "lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha)}
-        tuner |= {"lora_dropout": lora.lora_dropout, "target_modules": list(target_modules(plan.model))}
-    if lora is not None and lora.method == "qlora":
-        tuner |= {
-            "quant_method": "bnb",
-            "quant_bits": 4,
-            "bnb_4bit_quant_type": "nf4",
-            "bnb_4bit_use_double_quant": True,
-        }
-    model = {
-        "model": trainer.named(plan),
-        "use_hf": True,
-        "model_type": plan.model.model_type,
-        "template": template(plan.model, _OF_SWIFT),
-        "torch_dtype": learning.dtype(plan),
-        "attn_impl": "flash_attn" if _without_padding(plan) else deepspeed.attention(plan),
-        **tuner,
-    }
-    data = {
-        "max_length": plan.best.configuration.seq_length,
-        "packing": _packs(plan),
-        "padding_free": _without_padding(plan),
-        "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,
-        **({"dataset": list(training.data_path)} if training.data_path else {}),
-    }
-    result = {"MODEL": model, "DATA": data}
+    given = {"packs": _packs(plan), "unpadded": _without_padding(plan), "template": template(plan.model, _OF_SWIFT)}
+    run = tuners.run_of(plan, **given)
+    result: dict[str, dict[str, Any]] = {name: write(table, run) for name, table in SWIFT_WRITTEN.items()}
     if plan.job.preference is not None:
         preference = learning.preference(plan)
         kind, beta = _TYPES.get(preference.loss), {"beta": preference.beta}

@@ -5,18 +5,17 @@ Each has a folder of its own; the launch.sh above them takes the one that fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from symconfig.format import count, json_text, seconds
+from symconfig.format import json_text
 from symconfig.install import VERSION
-from symconfig.plans.mixed import Alone, Host, MixedPlan
+from symconfig.plans.mixed import Host, MixedPlan
 from symconfig.plans.plan import Plan
 from symconfig.render import named, sources, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
-from symconfig.render.summary import Row
 from symconfig.render.target import LAUNCH, split
 from symconfig.resources import data_dir
 
@@ -47,10 +46,10 @@ PLAN = "mixed.json"
 _OF_KIND = (LAUNCH, "megatron_args.txt")  # of a target's files, those that say nothing of the whole plan
 
 
-def files(plan: MixedPlan) -> Files:
+def files(plan: MixedPlan, section: str) -> Files:
     """Return all files of a plan with two kinds of GPU: mixed.json, launch.sh and REPORT.md for both, a folder for each
-    kind with its launch.sh and megatron_args.txt, and manifest.json. Raises InfeasibleError for what Megatron-LM cannot
-    express.
+    kind with its launch.sh and megatron_args.txt, and manifest.json. section: the end of REPORT.md. Raises
+    InfeasibleError for what Megatron-LM cannot express.
     """
     made = []
     for host in plan.best.hosts:
@@ -66,9 +65,7 @@ def files(plan: MixedPlan) -> Files:
         "best": plan.best.candidate,
         "hosts": plan.best.hosts,
         "folders": [(host, stage_folder(host)) for host in plan.best.hosts],
-        "kinds": [_row(host) for host in plan.best.hosts],
-        "sentences": tuple(verdict(plan)),
-        "summary": summary.tables(plan.of(plan.best.hosts[0]).best),
+        "section": section,
         "version": VERSION,
     }
     above = filled(folders, (f"{LAUNCH}{ENDING}", f"REPORT.md{ENDING}"), values)
@@ -79,42 +76,3 @@ def files(plan: MixedPlan) -> Files:
 def stage_folder(host: Host) -> str:
     """Return the name of the folder for one kind's nodes."""
     return f"stages-{host.stages.text.replace(' to ', '-')}"
-
-
-def verdict(plan: MixedPlan) -> Iterator[str]:
-    """Yield three sentences: each kind by itself (its step, or why it has no plan); how many times as fast both are as
-    the faster kind, that they do not pay, or that only both run the job; and how many candidates were searched, without
-    a proof of the optimum.
-    """
-    yield " ".join(f"{_alone(each)}." for each in plan.alone)
-    faster, gain = plan.faster, plan.gain
-    if gain is None or faster is None:
-        yield "Only both kinds together run it."
-    elif plan.pays:
-        yield f"Both kinds together are {gain:.2f} times as fast as {faster.share.cluster.name} alone."
-    else:
-        yield f"**It does not pay**: {faster.share.cluster.name} alone is {1 / gain:.2f} times as fast as both kinds."
-    yield (
-        f"Searched: {count(plan.candidates)} candidates, of which {count(plan.feasible)} fit, weighed on a machine of "
-        f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
-        "A candidate that was not mapped may be faster: the result is not proved optimal."
-    )
-
-
-def _alone(each: Alone) -> str:
-    name = f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs)"
-    if each.best is None:
-        return f"{name} has no plan: {each.why}"
-    return f"{name} takes {seconds(each.best.predicted.step_s)} s"
-
-
-def _row(host: Host) -> Row:
-    """Return the row of one kind, named by GPU and cluster: nodes, stages, the number of layers of each stage ("4 4
-    5"), GPUs, predicted and usable memory of a GPU in GiB.
-    """
-    layers = " ".join(map(str, host.layers))
-    held, limit = summary.gib(host.predicted.device_bytes), summary.gib(host.usable_bytes)
-    return Row(
-        f"{host.share.cluster.gpu.product} ({host.share.cluster.name})",
-        (host.nodes.text, host.stages.text, layers, count(host.share.gpus), held, limit),
-    )

@@ -21,7 +21,6 @@ from symconfig.render import learning, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.shared import MEGATRON_COUNTING, Counting, program_problems
-from symconfig.render.summary import Want
 from symconfig.resources import data_dir
 from symconfig.solve.run import learning_rate_key
 
@@ -258,7 +257,7 @@ class Target:
         from symconfig.render.fill import filled  # whoever asks what an option means renders nothing
 
         given = self.checked_variables(plan, *of)
-        values = {**common(plan, starts, self, given.get("wants", ())), **given}
+        values = {**common(plan, starts, self), **given}
         files = filled((*self.folders, *self.shared), self.templates(), values)
         made = {item.path for item in files}
         return [*files, *(item for item in self.texts(plan) if item.path not in made)]
@@ -305,11 +304,8 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
     return [item for _, files in made for item in files]
 
 
-def common(
-    plan: Plan, starts: Sequence[str] = (), source: Target | None = None, wants: Iterable[Want] = ()
-) -> dict[str, object]:
-    """Return the variables that every template gets. starts: how launchers are started. wants: modules that options
-    need.
+def common(plan: Plan, starts: Sequence[str] = (), source: Target | None = None) -> dict[str, object]:
+    """Return the variables that every template gets, before its target's own. starts: how launchers are started.
 
     source: the target that the templates belong to; None: no remarks and no saving, and `predicted_for` always says
     that the times are another framework's.
@@ -321,13 +317,12 @@ def common(
         "cluster": plan.cluster,
         "training": plan.training,
         "nodes": summary.nodes(plan),
-        "summary": summary.words(plan, wants),
+        "wants": (),
         "starts": tuple(starts),
         "passed_on": (
             *learning_rate.why(plan.training, *learning_rate_key(plan.task, plan.model)),
             *(source.remarks(plan) if source else ()),
         ),
         "saving": source.saving if source else None,
-        "phases": summary.phases(plan),
         "predicted_for": summary.predicted_for(plan, source.assumes.get("backend", "") if source else ""),
     }

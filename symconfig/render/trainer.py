@@ -22,7 +22,6 @@ from symconfig.render import deepspeed, learning
 from symconfig.render.deepspeed import attention
 from symconfig.render.files import File
 from symconfig.render.shared import hf_weights
-from symconfig.render.summary import Row
 
 Json = dict[str, Any]
 
@@ -291,26 +290,24 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         )
 
 
-def script_rows(plan: Plan) -> Iterator[Row]:
+def script_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield rows of what the user's training script must set itself: sequence length and attention. Also, where they
     apply, Ulysses' position ids and epochs, weights, evaluation data, the adapter, 4-bit weights.
     """
-    yield Row("sequence length", (f"{plan.best.configuration.seq_length} tokens in every sequence",))
-    yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
+    yield "sequence length", f"{plan.best.configuration.seq_length} tokens in every sequence"
+    yield "attention", f'attn_implementation="{attention(plan)}"'
     if plan.best.configuration.cp > 1:
-        yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
+        yield "position_ids", "torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without"
         sequences = plan.training.train_iters * plan.best.configuration.global_batch
-        yield Row(
-            "epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one",)
-        )
+        yield "epochs", f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one"
     if (weights := hf_weights(plan)) is not None:
-        yield Row("weights", (f"AutoModelForCausalLM.from_pretrained({weights!r})",))
+        yield "weights", f"AutoModelForCausalLM.from_pretrained({weights!r})"
     if plan.training.eval_iters:
-        yield Row("evaluation", ("an eval_dataset for Trainer, which stops without one where it is to evaluate",))
+        yield "evaluation", "an eval_dataset for Trainer, which stops without one where it is to evaluate"
     if plan.model.adapter is not None:
-        yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
+        yield "adapter", "peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json"
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
-        yield Row("frozen weights", ("BitsAndBytesConfig(**...) of quantization_config.json",))
+        yield "frozen weights", "BitsAndBytesConfig(**...) of quantization_config.json"
 
 
 def json_file(path: str, data: Json) -> File:

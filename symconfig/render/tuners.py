@@ -52,7 +52,7 @@ def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED
         "framework": f"{name} {release} and " + (launcher if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "release": release,
         "sharded": sharded,
-        "variables": (*deepspeed.environment_variables(plan), *deepspeed.trainer_variables(plan)),
+        "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
         **({"predicted_for": ""} if sharded else {}),
     }
 

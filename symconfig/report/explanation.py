@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import clean, gib, grouped, mib, milliseconds, picked
 from symconfig.plans.plan import Plan
-from symconfig.plans.sentences import stage_rows
+from symconfig.plans.sentences import caveats, stage_rows
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons
@@ -26,12 +26,13 @@ def stages(plan: Plan) -> Grid:
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return why the plan is the first of its ranking (the loss of others only if there are any), where its time and
-    memory go, and how sure that is.
+    """Return caveats, why the plan is the first of its ranking (the loss of others only if there are any), where its
+    time and memory go, and how sure that is.
     """
     lost = tuple((str(number), *loss(plan.best, other)) for number, other in enumerate(plan.alternatives, 2))
     return present(
         headline(plan),
+        *caveats(plan),
         *whole_step(plan),
         ranking(plan),
         ranking_reasons(plan),

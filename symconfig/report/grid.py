@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from typing import TextIO
 
 from symconfig.format import clean
@@ -26,8 +26,6 @@ _GLUE = "\0"  # stands for a blank at which no line is broken
 _LONGEST_CODE = 60  # letters of `code` that are kept on one line, to be copied
 _CODE = re.compile(rf"`[^`]{{1,{_LONGEST_CODE}}}`")
 _MEANS = re.compile(r" (?=(?:[-+*>|]|#+|\d+[.)])(?: |$))")  # before what would begin a list, a heading, a quotation
-_CELLS = re.compile(r"(?<!\\)\|")
-_RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +116,6 @@ def to_text(grid: Grid, width: int | None = None) -> str:
     `width` (None: unlimited).
     """
     return "\n".join(text for text, _ in _laid(grid, width))
-
-
-def markdown_rows(grid: Grid) -> list[str]:
-    """Return a table as lines of Markdown: headers, rule and rows, without its title."""
-    rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
-    heads, *rows = ("| " + " | ".join(row) + " |" for row in (grid.headers, *grid.rows))
-    return [heads, f"|{rule}|", *rows]
 
 
 def wrapped(text: str, width: int | None) -> str:
@@ -354,33 +345,23 @@ def _options(command: str) -> Iterator[str]:
     yield " ".join(part)
 
 
+def page_section(title: str, blocks: Sequence[Block]) -> str:
+    """Return blocks as a section of a Markdown page, tables of at most LEAST_WIDTH as fenced plain text."""
+    texts = (
+        "\n".join((_FENCE, to_text(each, LEAST_WIDTH), _FENCE)) if isinstance(each, Grid) else each for each in blocks
+    )
+    return "\n\n".join((f"## {title}", *texts)) + "\n"
+
+
 def narrow(page: str, width: int = LEAST_WIDTH) -> str:
-    """Return a Markdown page with long lines wrapped and tables wider than `width` as fenced plain text; fenced and
-    indented code, tables in it, and headings are unchanged.
-    """
+    """Return a Markdown page with long lines wrapped; fenced and indented code and headings are unchanged."""
     fenced = False
     done: list[str] = []
-    for is_table, lines in groupby(page.split("\n"), lambda line: line.startswith("|")):
-        if is_table and not fenced:
-            done += _narrow_table(list(lines), width)
+    for line in page.split("\n"):
+        fenced ^= line.startswith(_FENCE)
+        if fenced or line.startswith(("    ", "#", _FENCE)):
+            done.append(line)
             continue
-        for line in lines:
-            fenced ^= line.startswith(_FENCE)
-            if fenced or line.startswith(("    ", "#", _FENCE)):
-                done.append(line)
-                continue
-            glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
-            done += [part.replace(_GLUE, " ") for part in wrap(glued, width)]
+        glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
+        done += [part.replace(_GLUE, " ") for part in wrap(glued, width)]
     return "\n".join(done)
-
-
-def _narrow_table(lines: Sequence[str], width: int) -> Iterator[str]:
-    """Yield a table's lines, or the same table as fenced plain text if a line is longer than `width`; lines that are no
-    table (no rule) are unchanged.
-    """
-    if len(lines) < 2 or not _RULE.fullmatch(lines[1]) or max(map(len, lines)) <= width:
-        yield from lines
-        return
-    headers, rule, *rows = ([cell.strip().replace("\\|", "|") for cell in _CELLS.split(line)[1:-1]] for line in lines)
-    left = tuple(index for index, dashes in enumerate(rule) if not dashes.endswith(":"))
-    yield from (_FENCE, *to_text(Grid(tuple(headers), tuple(map(tuple, rows)), left), width).split("\n"), _FENCE)

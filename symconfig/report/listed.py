@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.recipe import spelled
 from symconfig.errors import Problem, SymconfigError
-from symconfig.format import count, grouped, several
+from symconfig.format import count, grouped, picked, several
 from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, overlaid, render
@@ -19,92 +18,57 @@ from symconfig.render import targets as every_target
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
 
-Stated = Mapping[str, Any]  # a recipe as `symconfig list recipes --json` has it
+Stated = Mapping[str, Any]  # a line or a recipe as `symconfig list recipes --json` has it
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterLine:
-    """A cluster in a list. Rates are of one GPU and one direction; link: the fastest within its node or rack; network:
-    between them; peak_flops: dense, bf16, or fp16 where the GPU has no bf16."""
-
-    name: str
-    gpu: str
-    gpus_per_node: int
-    memory_bytes: float
-    peak_flops: float
-    link: str
-    link_bytes_per_s: float
-    network_bytes_per_s: float | None
-
-    @staticmethod
-    def of(cluster: ClusterDescriptor) -> ClusterLine:
-        """Return a cluster's summary: peak in bf16, or fp16 without it; link: the innermost level; the network's rate
-        is None without a network.
-        """
-        inner, gpu = cluster.levels[0], cluster.gpu
-        network = next((level for level in cluster.levels if level.name in NETWORK), None)
-        return ClusterLine(
-            name=cluster.name,
-            gpu=gpu.product,
-            gpus_per_node=cluster.gpus_per_node,
-            memory_bytes=gpu.memory_bytes.value,
-            peak_flops=(gpu.peak_flops.bf16 or gpu.peak_flops.fp16).value,
-            link=inner.name,
-            link_bytes_per_s=inner.bandwidth_bytes_per_s.value,
-            network_bytes_per_s=network.bandwidth_bytes_per_s.value if network is not None else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLine:
-    """A model in a list. active_parameters: used by one token; task: "lora" for a model with an adapter, else
-    "pretrain".
+def cluster_line(cluster: ClusterDescriptor) -> dict[str, Any]:
+    """Return a cluster's summary. Rates are of one GPU and one direction; peak_flops: dense, bf16, or fp16 without
+    bf16; link: the fastest, within its node or rack; the network's rate is None without a network.
     """
-
-    name: str
-    huggingface_id: str | None
-    task: str
-    parameters: int
-    active_parameters: int
-    trainable_parameters: int
-    num_hidden_layers: int
-    hidden_size: int
-    max_position_embeddings: int
-    num_experts: int | None
-
-    @staticmethod
-    def of(model: ModelDescriptor) -> ModelLine:
-        """Return a model's summary: total, active and trainable parameters, sizes, and task ("lora" with an adapter,
-        else "pretrain"); num_experts is None if dense.
-        """
-        total = parameters(model)
-        return ModelLine(
-            name=model.name,
-            huggingface_id=model.huggingface_id,
-            task="pretrain" if model.adapter is None else "lora",
-            parameters=total.total,
-            active_parameters=total.active,
-            trainable_parameters=total.trainable,
-            num_hidden_layers=model.num_hidden_layers,
-            hidden_size=model.hidden_size,
-            max_position_embeddings=model.max_position_embeddings,
-            num_experts=model.experts.num_experts if model.experts is not None else None,
-        )
+    inner, gpu = cluster.levels[0], cluster.gpu
+    network = next((level for level in cluster.levels if level.name in NETWORK), None)
+    return {
+        "name": cluster.name,
+        "gpu": gpu.product,
+        "gpus_per_node": cluster.gpus_per_node,
+        "memory_bytes": gpu.memory_bytes.value,
+        "peak_flops": (gpu.peak_flops.bf16 or gpu.peak_flops.fp16).value,
+        "link": inner.name,
+        "link_bytes_per_s": inner.bandwidth_bytes_per_s.value,
+        "network_bytes_per_s": network.bandwidth_bytes_per_s.value if network is not None else None,
+    }
 
 
-def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
+def model_line(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a model's summary: total, active (used by one token) and trainable parameters, sizes, and task ("lora"
+    with an adapter, else "pretrain"); num_experts is None if dense.
+    """
+    total = parameters(model)
+    return {
+        "name": model.name,
+        "huggingface_id": model.huggingface_id,
+        "task": "pretrain" if model.adapter is None else "lora",
+        "parameters": total.total,
+        "active_parameters": total.active,
+        "trainable_parameters": total.trainable,
+        **picked(model, "num_hidden_layers", "hidden_size", "max_position_embeddings"),
+        "num_experts": model.experts.num_experts if model.experts is not None else None,
+    }
+
+
+def cluster_list(lines: Sequence[Stated]) -> list[Block]:
     """Return the table of clusters (name, GPU, memory in GiB, peak in TFLOP/s, GPUs of a node, rates of links and
     network in GB/s or "none") and a text on its columns.
     """
     rows = (
         {
-            "name": one.name,
-            "GPU": one.gpu,
-            "GiB": f"{one.memory_bytes / GIB:.1f}",
-            "TFLOP/s": f"{one.peak_flops / 1e12:,.0f}",
-            "a node": str(one.gpus_per_node),
-            "link": f"{one.link_bytes_per_s / 1e9:.4g}",
-            "network": f"{one.network_bytes_per_s / 1e9:.3g}" if one.network_bytes_per_s is not None else "none",
+            "name": one["name"],
+            "GPU": one["gpu"],
+            "GiB": f"{one['memory_bytes'] / GIB:.1f}",
+            "TFLOP/s": f"{one['peak_flops'] / 1e12:,.0f}",
+            "a node": str(one["gpus_per_node"]),
+            "link": f"{one['link_bytes_per_s'] / 1e9:.4g}",
+            "network": f"{one['network_bytes_per_s'] / 1e9:.3g}" if one["network_bytes_per_s"] is not None else "none",
         }
         for one in lines
     )
@@ -116,20 +80,20 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
     ]
 
 
-def model_list(lines: Sequence[ModelLine]) -> list[Block]:
+def model_list(lines: Sequence[Stated]) -> list[Block]:
     """Return the table of models (name, parameters, active ones, layers, hidden size, longest sequence, experts,
     adapter; the last two "" without) and a text on its columns.
     """
     rows = (
         {
-            "name": one.name,
-            "parameters": _parameters(one.parameters),
-            "active": _parameters(one.active_parameters),
-            "layers": str(one.num_hidden_layers),
-            "hidden": count(one.hidden_size),
-            "tokens": count(one.max_position_embeddings),
-            "experts": str(one.num_experts or ""),
-            "adapter": "" if one.task == "pretrain" else one.task,
+            "name": one["name"],
+            "parameters": _parameters(one["parameters"]),
+            "active": _parameters(one["active_parameters"]),
+            "layers": str(one["num_hidden_layers"]),
+            "hidden": count(one["hidden_size"]),
+            "tokens": count(one["max_position_embeddings"]),
+            "experts": str(one["num_experts"] or ""),
+            "adapter": "" if one["task"] == "pretrain" else one["task"],
         }
         for one in lines
     )
@@ -142,11 +106,10 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
 
 def model_sizes(model: ModelDescriptor) -> str:
     """Return a line with a model's total and active parameters, and the trainable ones if not all are trained."""
-    one = ModelLine.of(model)
-    trained = f", {count(one.trainable_parameters)} trained" if one.trainable_parameters != one.parameters else ""
+    size = parameters(model)
+    trained = f", {count(size.trainable)} trained" if size.trainable != size.total else ""
     return (
-        f"{count(one.parameters)} parameters ({_parameters(one.parameters)}), {count(one.active_parameters)} active "
-        f"for a token{trained}"
+        f"{count(size.total)} parameters ({_parameters(size.total)}), {count(size.active)} active for a token{trained}"
     )
 
 

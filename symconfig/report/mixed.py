@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from symconfig.format import count, gib
+from symconfig.format import count, gib, seconds
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.mixed import MixedPlan
-from symconfig.render.several import verdict
+from symconfig.plans.mixed import Alone, MixedPlan
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import compared
 
@@ -46,5 +46,31 @@ def blocks(plan: MixedPlan) -> list[Block]:
         for host in plan.best.hosts
     ]
     shares = Grid.of(rows, "plan 1", words=("kind", "layers of each stage"), fixed=tuple(rows[0]))
-    sentences = "\n".join(sentence.replace("**", "") for sentence in verdict(plan))
-    return [headline, ranking, shares, sentences]
+    return [headline, ranking, shares, "\n".join(verdict(plan))]
+
+
+def verdict(plan: MixedPlan) -> Iterator[str]:
+    """Yield three sentences: each kind by itself (its step, or why it has no plan); how many times as fast both are as
+    the faster kind, that they do not pay, or that only both run the job; and how many candidates were searched, without
+    a proof of the optimum.
+    """
+    yield " ".join(f"{_alone(each)}." for each in plan.alone)
+    faster, gain = plan.faster, plan.gain
+    if gain is None or faster is None:
+        yield "Only both kinds together run it."
+    elif plan.pays:
+        yield f"Both kinds together are {gain:.2f} times as fast as {faster.share.cluster.name} alone."
+    else:
+        yield f"It does not pay: {faster.share.cluster.name} alone is {1 / gain:.2f} times as fast as both kinds."
+    yield (
+        f"Searched: {count(plan.candidates)} candidates, of which {count(plan.feasible)} fit, weighed on a machine of "
+        f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
+        "A candidate that was not mapped may be faster: the result is not proved optimal."
+    )
+
+
+def _alone(each: Alone) -> str:
+    name = f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs)"
+    if each.best is None:
+        return f"{name} has no plan: {each.why}"
+    return f"{name} takes {seconds(each.best.predicted.step_s)} s"

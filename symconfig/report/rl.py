@@ -78,10 +78,21 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
 
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
-    """Return the table of the best plan's phases: name, seconds, share of the step, tokens of a micro-batch per GPU,
-    GiB on the fullest GPU, and of which parts these are.
+    """Return the table of the first step's phases: name, seconds, share of the step (of phases that overlap they add up
+    to more than 100 %), tokens of a micro-batch per GPU, GiB on the fullest GPU, and its parts, largest first.
     """
-    rows = tuple((row.name, *row.cells) for row in summary.phases(plan))
+    step = plan.steps[0]
+    rows = tuple(
+        (
+            phase.name,
+            seconds(phase.seconds),
+            percent(phase.seconds / step.step_s),
+            count(phase.tokens) if phase.tokens else "",
+            gib(phase.bytes),
+            ", ".join(f"{name} {gib(size)}" for name, size in sorted(phase.holds.items(), key=lambda part: -part[1])),
+        )
+        for phase in step.phases
+    )
     return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from symconfig.errors import InputError
 from symconfig.format import count, gib, microbatches, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.report.grid import Grid, markdown_rows
+from symconfig.report.grid import Grid, page_section
 from symconfig.schedule.timeline import Event, Timeline
 from symconfig.solve.costed import costed, idle, refined_time, stage_memory, timeline
 from symconfig.solve.predict import restore, retraced
@@ -159,10 +159,9 @@ def written(plan: Plan) -> tuple[str, str | None]:
         with retraced("plan.json"):
             made = simulated(plan, plan.best)
     except InputError as error:
-        return "\n\n".join(("## Schedule", "It could not be simulated:", *map(str, error.problems))) + "\n", None
-    rows = "\n".join(markdown_rows(stage_rows(made)))
+        return page_section("Schedule", ["It could not be simulated:", *map(str, error.problems)]), None
     where = "`trace.json` has every event, for https://ui.perfetto.dev."
-    return "\n\n".join(("## Schedule", *made.notes, rows, where)) + "\n", trace(made)
+    return page_section("Schedule", [*made.notes, stage_rows(made), where]), trace(made)
 
 
 def trace(chart: Chart) -> str:

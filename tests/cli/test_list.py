@@ -61,8 +61,8 @@ def test_one_model_is_shown_with_its_parameters_and_its_source(run: Run) -> None
 
 
 def test_python_lists_both() -> None:
-    assert [one.name for one in symconfig.clusters()] == zoo_clusters()
-    assert [one.name for one in symconfig.models()] == zoo_models()
+    assert [one["name"] for one in symconfig.clusters()] == zoo_clusters()
+    assert [one["name"] for one in symconfig.models()] == zoo_models()
 
 
 @pytest.mark.parametrize("kind", KINDS)

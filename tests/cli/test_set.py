@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.file import load_plan
-from symconfig.plans.plan import Plan
-from tests.cli.support import JOB, Asked, Run, replace_search
+from tests.cli.support import JOB, Asked, Run
 from tests.sample_plans import sample_plan
 
 NETWORK = "network=4x200Gb/s"
@@ -63,21 +56,6 @@ def test_replan_changes_the_recorded_cluster_though_its_file_is_gone(run: Run, a
     assert asked.cluster.name == f"{plan.cluster.name} with {NETWORK}"
     assert asked.job.cluster == f"{plan.job.cluster} with {NETWORK}"
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
-
-
-def test_fewer_nodes_plan_for_the_changed_cluster(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(sample_plan("llama2-13b").to_json(), encoding="utf-8")
-    seen: list[tuple[str, object]] = []
-
-    def search(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, **_: object) -> Plan:
-        seen.append((cluster.name, job.gpus))
-        return replace(sample_plan("llama2-13b"), cluster=cluster)
-
-    replace_search(monkeypatch, search)
-    ended = run("replan --lose-nodes 1 --set", NETWORK, tmp_path / "plan.json")
-    assert seen == [(NAME, 64), (NAME, 56)]
-    assert f"({NAME})" in ended.out
-    assert "note: the plan itself is made again first" in ended.err
 
 
 def test_partition_takes_it(run: Run) -> None:

@@ -133,7 +133,7 @@ def test_text_is_wrapped_and_an_item_of_a_list_stays_one() -> None:
 
 
 def test_commands_and_drawings_stay_as_they_are() -> None:
-    page = f"    {SENTENCE}\n\n```\n{SENTENCE}\n| {SENTENCE} |\n```\n"
+    page = f"    {SENTENCE}\n\n```\n{SENTENCE}\n```\n"
     assert narrow(page, 40) == page
 
 
@@ -147,18 +147,6 @@ def test_no_word_becomes_a_sign_of_markdown() -> None:
 
 def test_code_to_be_copied_stays_on_one_line() -> None:
     assert "`symconfig explain PLAN.json`" in narrow(f"one two three `symconfig explain PLAN.json` {SENTENCE}", 40)
-
-
-def test_a_table_that_is_too_wide_becomes_plain_text_and_another_one_stays() -> None:
-    small = "| a | b |\n|---|---|\n| 1 | 2 |"
-    assert narrow(small, 40) == small
-    wide = f"|  | choice |\n|---|---:|\n| one\\|two | {SENTENCE} |\n| three | 4 |"
-    lines = narrow(wide, 40).split("\n")
-    assert (lines[0], lines[-1]) == ("```", "```")
-    assert max(map(len, lines)) <= 40
-    assert any(line.startswith("one|two") for line in lines)
-    wide = f"|  | choice |\n|---|---|\n| one | {SENTENCE} |\n| three | 4 |"
-    assert max(map(len, narrow(wide, 40).split("\n"))) <= 40
 
 
 def ticking(*moments: float) -> Callable[[], float]:

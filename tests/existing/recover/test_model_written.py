@@ -137,7 +137,7 @@ def test_scaling_that_no_version_passes_on_is_none() -> None:
         ("--spec some.module layers", "--spec: cannot be predicted"),
         ("--num-experts 4", "cannot be predicted: experts with GELU"),
         ("--swiglu --num-experts 4 --moe-layer-freq [1]*3", "one value for each of 24 layers, not 3"),
-        ("--swiglu --num-experts 4 --moe-layer-freq [1]*[2]", "need a list times a number"),
+        ("--swiglu --num-experts 4 --moe-layer-freq [1]*[2]", "need a list expression such as"),
         ("--swiglu --num-experts 4 --moe-router-score-function sqrtsoftplus", "cannot be predicted: no such scores"),
         ("--group-query-attention --num-query-groups 5", "is not divisible by num_key_value_heads 5"),
         ("--swiglu --num-experts 4 --moe-router-topk 6", "num_experts_per_tok 6 is more than num_experts 4"),

@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 import symconfig
+from symconfig.api.files import Wanted
+from symconfig.api.files import files as written
 from symconfig.cli.main import main
 from symconfig.descriptor.tuning import Lengths
 from symconfig.errors import InfeasibleError, InputError
@@ -169,7 +171,7 @@ def test_llamafactory_is_told_the_pairs() -> None:
     assert (found["method"]["stage"], found["method"]["pref_loss"]) == ("dpo", "sigmoid")
     assert found["dataset"]["cutoff_len"] == LENGTHS["max"]
     assert "neat_packing" not in found["dataset"]
-    files = render(planned(training={"data_path": ["pairs.jsonl"]}), "llamafactory")
+    files = written(planned(training={"data_path": ["pairs.jsonl"]}), Wanted("llamafactory"))
     listed = json.loads(files["dataset_info.json"])["data_1"]
     assert listed["ranking"]
     assert listed["columns"] == {"messages": "messages", "chosen": "chosen", "rejected": "rejected"}
