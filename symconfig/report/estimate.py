@@ -12,7 +12,7 @@ from symconfig.report import table
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.estimate import Estimate
 
-SPENT = "Where the step and the fullest GPU spend"
+SPENT = "Where time and memory go"
 SCHEMA = "symconfig.estimate/1"
 FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 

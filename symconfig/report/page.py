@@ -114,7 +114,7 @@ def digest(text: str) -> str:
 
 
 def charts(plan: Plan) -> list[dict[str, Any]]:
-    """Return two charts (`_chart`), step time in seconds and memory of the fullest GPU in GiB by part, each with a bar
+    """Return two charts (`_chart`), step time in seconds and peak memory of a GPU in GiB by part, each with a bar
     for each ranked plan, and for the fastest one if that is kept beside the ranking.
     """
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
@@ -122,9 +122,7 @@ def charts(plan: Plan) -> list[dict[str, Any]]:
         named.append(("fastest", plan.beside.fastest))
     return [
         _chart("time", "Step time by part, s", [(n, one, one.predicted.time) for n, one in named]),
-        _chart(
-            "memory", "Memory of the fullest GPU by part, GiB", [(n, one, one.predicted.memory) for n, one in named]
-        ),
+        _chart("memory", "Peak memory of a GPU by part, GiB", [(n, one, one.predicted.memory) for n, one in named]),
     ]
 
 

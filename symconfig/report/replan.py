@@ -274,7 +274,7 @@ def _predicted(diff: Diff) -> Iterator[Block]:
             *_rows(diff.sections["memory"], gib),
             _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib),
         ]
-        yield Grid(("memory of the fullest GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
+        yield Grid(("peak memory of a GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
 
 
 def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:

@@ -136,7 +136,7 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
         sentences += summary.rewards(plan)
     return [
         *sentences,
-        f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(plan.usable_bytes)} GiB usable.",
+        f"Memory peaks in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(plan.usable_bytes)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
     ]
 

@@ -18,7 +18,6 @@ from symconfig.plans.plan import Candidate, Plan, Predicted
 from symconfig.plans.sentences import caveats, left_out, searched
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
-from symconfig.solve.candidate import FULL
 from symconfig.solve.choice import TIE
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
@@ -46,8 +45,8 @@ def summary(plan: Plan) -> Iterator[str]:
     if (balanced := predicted.balanced_step_s) and seconds(balanced) != seconds(predicted.step_s):
         yield f"With balanced routing, as in benchmarks: {seconds(balanced)} s."
     yield from memory_sentences(plan)
-    is_full = predicted.device_bytes > FULL * plan.usable_bytes
-    yield f"Limited by {'memory' if is_full else words(_sorted(predicted.time)[0][0])}."
+    by_memory = plan.binding.startswith("memory")  # else it says that time is the limit
+    yield f"Limited by {'memory' if by_memory else words(_sorted(predicted.time)[0][0])}."
     yield from _measured(plan)
     if ratios := plan.beside.real_data:
         times = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
@@ -292,7 +291,7 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
-    """Return the table of the best plan's step time (s) and, beside it, memory of the fullest GPU (GiB) by part, each
+    """Return the table of the best plan's step time (s) and, beside it, peak memory of a GPU (GiB) by part, each
     with its share, the largest first and the sum last; parts of 0 are left out.
     """
     predicted = plan.best.predicted
@@ -302,7 +301,7 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
     ]
     left.append(("step", seconds(predicted.step_s), ""))
     right.append(("GPU memory in use", gib(predicted.device_bytes), ""))
-    heads = ("time of a step", "s", "share", "", "memory of the fullest GPU", "GiB", "share")
+    heads = ("time of a step", "s", "share", "", "peak memory of a GPU", "GiB", "share")
     return Grid(heads, abreast(left, right), left=(0, 4), title=title)
 
 

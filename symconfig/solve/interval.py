@@ -208,7 +208,7 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
     models, runs = KINDS[kind(model)], same or alike or seen
     where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
     measured, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
-    basis = f"runs by others: {count(measured)} of {where}, from {several(sources, 'source')}"
+    basis = f"{count(measured)} held-out runs of {where}, from {several(sources, 'source')}"
     if quantity == "time" and _has_mixers(model):
         basis += "; of none with such blocks in attention's place"
     return Interval(min(low, 1.0), max(high, 1.0), basis)

@@ -43,7 +43,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("runs")
 def test_it_rests_on_runs_of_the_same_kind_on_the_same_gpu() -> None:
     found = interval("time", A100, DENSE)
-    assert found.basis == "runs by others: 110 of dense models on ampere GPUs, from 2 sources"
+    assert found.basis == "110 held-out runs of dense models on ampere GPUs, from 2 sources"
     assert found.low < 0.9 < 1.1 < found.high
     assert interval("time", A100, EXPERTS).basis.endswith(": 5 of mixtures of experts on other GPUs, from 1 source")
     assert interval("time", A100, ADAPTER).basis.endswith("136 of other models, from 3 sources")

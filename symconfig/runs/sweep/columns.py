@@ -112,7 +112,7 @@ PREDICTED = (
         "model_tflops_per_gpu", "TFLOP/s: the model's own FLOPs, nothing run twice", "predicted.model_tflops_per_gpu"
     ),
     Column("mfu", "share of the dense peak at this precision", "predicted.mfu"),
-    Column("peak_bytes", "bytes: torch's peak allocation on the fullest GPU", "predicted.peak_bytes"),
+    Column("peak_bytes", "bytes: PyTorch's peak allocation on the GPU with most", "predicted.peak_bytes"),
     Column("reserved_bytes", "bytes: with what the allocator holds", "predicted.reserved_bytes"),
     Column("device_bytes", "bytes: with context and libraries; this decides whether it fits", "predicted.device_bytes"),
     Column("device_high_bytes", "bytes: upper end of the 90 % interval", lambda p: _interval(p, "device_bytes", 1)),
