@@ -27,7 +27,7 @@ from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
-    from symconfig.measured.runs import Additions
+    from symconfig.measured.log_row import Additions
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -166,7 +166,8 @@ def _additions(arguments: argparse.Namespace) -> Additions:
     are recorded in `arguments.problems`; wrong values stay in the result.
     """
     from symconfig.descriptor.load import load_model
-    from symconfig.measured.runs import RECOMPUTE, Additions
+    from symconfig.measured.log_row import Additions
+    from symconfig.measured.runs import RECOMPUTE
 
     problems, names = arguments.problems, ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
     given = {name: getattr(arguments, name) for name in names}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
-from symconfig.measured.log_row import as_row
+from symconfig.measured.log_row import Additions, read_back
 from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import (
@@ -272,7 +272,7 @@ A100 = load_cluster("a100-80gb")
 def reads(folder: Path, content: bytes, name: str = "train.log") -> None:
     """Whatever it is, it is read or refused in a sentence; and so is its row."""
     with suppress(InputError):
-        as_row(read(folder, content, name), A100)
+        read_back(read(folder, content, name), A100, Additions())
 
 
 @FUZZ

@@ -116,8 +116,8 @@ class Reader:
             yield self._problem("optimizer", what, got=names.table.version)
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        beyond = [(dest, need) for dest, need in BOUNDS.items() if _beyond(names, dest, need)]
-        for dest in filter(dict(beyond).get, names.written):
+        beyond = {dest for dest, need in BOUNDS.items() if _beyond(names, dest, need)}
+        for dest in filter(beyond.__contains__, dict.fromkeys((*names.written, *BOUNDS))):
             yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=BOUNDS[dest])
         if beyond:
             return
@@ -292,8 +292,8 @@ class Reader:
 
 
 def _beyond(names: Namespace, dest: str, need: str) -> bool:
-    """Return whether an argument is given as a number outside `need` ("1 or more", else 0 to 1); a nan is outside."""
-    value = names[dest] if dest in names.written and dest not in names.dark else None
+    """Return whether an argument is a number outside `need` ("1 or more", else 0 to 1); a nan is outside."""
+    value = names[dest] if dest not in names.dark else None
     if not isinstance(value, int | float):
         return False
     return value < 1 if need == "1 or more" else not 0 <= value <= 1  # nan, too
