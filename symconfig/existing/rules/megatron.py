@@ -16,7 +16,7 @@ from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, gran
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.megatron import constraints, option_constraints, sparse
+from symconfig.frameworks.megatron import constraints, sparse
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
@@ -27,7 +27,7 @@ FACTS = words("tp pp cp ep etp dp gpus experts chunks microbatches fsdp low_prec
 LEVELS, POSITIONS = "hierarchical_context_parallel_sizes", "position_embedding_type"
 LOSSES = "moe_router_load_balancing_type"
 ROPES = ("rope", "yarn", "mrope")
-TABLE = {**vars(constraints), **vars(option_constraints), **vars(sparse)}
+TABLE = {**vars(constraints), **vars(sparse)}
 _MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048"
 _KERNELS = "--disable-bias-linear --moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-aux-loss-coeff 0.01"
 BASES = {

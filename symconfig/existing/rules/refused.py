@@ -16,8 +16,8 @@ from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import NO_FLASH, Constraint, Fixed, Verdict, failing, in_force
 from symconfig.frameworks.megatron import constraints as table
+from symconfig.frameworks.megatron import graph_constraints, options, sparse
 from symconfig.frameworks.megatron import option_constraints as options_table
-from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.configuration_set import UNKNOWN, ConfigurationSet
@@ -289,13 +289,13 @@ WORDINGS: Mapping[Constraint, Wording] = {
     table.MTP_OVER_CP: Wording("mtp-over-cp", "mtp_num_layers"),
     table.INTERLEAVING: Wording("interleaving-group", "microbatch_group_size_per_vp_stage"),
     options_table.LOSS_REFUSED: Wording("fused-loss-refused", "cross_entropy_fusion_impl", "native"),
-    options_table.GRAPHS_RECOMPUTE: Wording(_GRAPHS, "recompute_granularity", "selective"),
-    options_table.GRAPHS_EXPERT_RECOMPUTE: Wording(
+    graph_constraints.GRAPHS_RECOMPUTE: Wording(_GRAPHS, "recompute_granularity", "selective"),
+    graph_constraints.GRAPHS_EXPERT_RECOMPUTE: Wording(
         _GRAPHS,
         "recompute_modules",
         where=lambda facts: facts["cuda_graph_impl"] == "transformer_engine" or facts.on("external_cuda_graph"),
     ),
-    options_table.GRAPHS_DENSE: Wording(_GRAPHS, "cuda_graph_impl"),
+    graph_constraints.GRAPHS_DENSE: Wording(_GRAPHS, "cuda_graph_impl"),
     options_table.GATHER_SHARDING: Wording("gathered-quantised-weights", "fp8_param_gather"),
     options_table.BUFFERS_SEQUENCE: Wording("tp-overlap-without-sequence-parallel", "tp_comm_overlap"),
     options_table.BUFFERS_LATENT: Wording("tp-overlap-of-latent-attention", "tp_comm_overlap", severity="warning"),
