@@ -24,7 +24,7 @@ from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.model import mixer_pieces
 from symconfig.plans.configuration import FIELD_OF_PIN, Configuration
-from symconfig.plans.configuration_set import COLUMNS, UNKNOWN, ConfigurationSet, Unknown
+from symconfig.plans.configuration_set import COLUMNS, UNKNOWN, ConfigurationSet, Unknown, among, no
 
 # Transformer Engine 2.x, pytorch/attention/dot_product_attention/utils.py, get_attention_backend: flash and fused
 # attention are disabled below compute capability 8.0, and unfused attention under context parallelism.
@@ -248,6 +248,26 @@ class Constraint:
         A degree alone in `pins` becomes ranges below and above the point's value: `tp=..3`, `tp=5..`.
         """
         return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
+
+
+def only(
+    column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, source: str, **more: Any
+) -> Constraint:
+    """Return the constraint that fails unless a column of a configuration has one of these values.
+
+    wrong: a value that is none of them, for the example, to which one in `more` adds. pins: those that avoid the
+    problem, separated by blanks. more: other fields of the constraint, in place of those that follow from the column.
+    """
+    shown = None if isinstance(wrong, bool) or "sentence" in more else f"{{p.{column}}}"
+    fields: dict[str, Any] = {"name": f"no other {column}", "got": shown, **more}
+    fields["example"] = {column: wrong, **more.get("example", {})}
+    return Constraint(
+        predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
+        rule=rule,
+        pins=tuple(pins.split()),
+        source=source,
+        **fields,
+    )
 
 
 def of_module(names: Mapping[str, Any]) -> tuple[Constraint, ...]:
