@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -192,9 +191,8 @@ def _read_as(like: str, kind: object) -> str:
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     """Return the table of the file's model_type.
 
-    Raises InputError if it is missing, no text, refused with a reason, or unknown; then the hint is the family that it
-    misspells, else, if Transformers does not have it either, to read the file with `--like`. Code named by auto_map is
-    never run.
+    Raises InputError if it is missing, no text, refused with a reason, or unknown; if Transformers does not have it
+    either, the hint is to read the file with `--like`. Code named by auto_map is never run.
     """
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
@@ -206,29 +204,15 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     if (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
-    what, hint = "this architecture is not known, and is not guessed", _misspelt_family(kind)
+    what = "this architecture is not known, and is not guessed"
+    hint: str | None = (
+        f"symconfig import {shorten(PurePath(document.file).name)} --like FAMILY, if it is built as one of these"
+    )
     if kind in families():
-        what = "transformers has this architecture, and its file is not read yet"
+        what, hint = "transformers has this architecture, and its file is not read yet", None
     elif data.get("auto_map"):
         what += "; the code beside its weights (auto_map) is never run"
-    if hint is None and kind not in families():
-        name = shorten(PurePath(document.file).name)
-        hint = f"symconfig import {name} --like FAMILY, if it is built as one of these"
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=_LIST, hint=hint))
-
-
-def _misspelt_family(kind: object) -> str | None:
-    """Return the known family that `kind` is a misspelling of, else None.
-
-    None also for a family of Transformers, and for another release or variant, as llama4 or llama-nas of llama.
-    """
-    if not isinstance(kind, str) or kind in families():
-        return None
-    hint = nearest(kind, architectures(), most=1, alike=0.8)
-    if hint is None or re.match(rf"{re.escape(hint)}[-_]", kind):
-        return None
-    numbers = [re.findall(r"\d+", name) for name in (kind, hint)]
-    return hint if numbers[0] == numbers[1] else None
 
 
 def _text_section(
