@@ -90,20 +90,9 @@ _TIES = (
 _LIST = "a model_type that docs/reference/models.md lists"
 
 
-def import_config(
-    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None
-) -> ModelDescriptor:
-    """Return the model descriptor of a parsed `config.json`.
-
-    Raises InputError with all problems, at most MAX_PROBLEMS: an unknown architecture, keys or unsupported values.
-
-    Args:
-        data: The file's content.
-        file: Its path, for messages, the source and the name.
-        name: The model's name; None: that of `_name_or_path`, else of the folder.
-        document: The places of keys, for line numbers in messages; None: without them.
-    """
-    return imported(data, file, name, document)[0]
+def import_config(data: Mapping[str, Any], file: str, name: str | None) -> ModelDescriptor:
+    """Return the model descriptor of a parsed `config.json`, as `imported` does, without the account of its keys."""
+    return imported(data, file, name)[0]
 
 
 def imported(
@@ -116,8 +105,12 @@ def imported(
     at most MAX_PROBLEMS problems in the order of their places: no object, an unknown family, key or value, numbers that
     are not finite, or fields that do not fit together.
 
-    like: the family to read the file as, in place of its model_type; a note says so. The other parameters are those of
-    `import_config`.
+    Args:
+        data: The file's content.
+        file: Its path, for messages, the source and the name.
+        name: The model's name; None: that of `_name_or_path`, else of the folder.
+        document: The places of keys, for line numbers in messages; None: without them.
+        like: The family to read the file as, in place of its model_type; a note says so.
     """
     document = document or Document(data, file)
     if not isinstance(data, Mapping):
