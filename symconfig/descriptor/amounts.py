@@ -64,30 +64,13 @@ def amount(text: str, kind: Kind) -> float:
     if unit is None:
         raise ValueError("has no unit")
     if unit not in kind.units:
-        raise ValueError(_wrong_unit(unit, kind))
+        meant = [known for known in kind.units if known.lower() in (unit.lower(), f"{unit.lower()}/s")]
+        named = [f"{known} ({'bytes' if 'B' in known else 'bits'})" if len(meant) > 1 else known for known in meant]
+        raise ValueError(f"{unit} is no unit of it" + (f", {' or '.join(named)} is" if named else ""))
     value = float(Decimal(match["number"]) * kind.units[unit])
     if value == inf:
         raise ValueError("is no finite number")
     return value
-
-
-def _wrong_unit(unit: str, kind: Kind) -> str:
-    """Return the sentence why `unit` is not one of this kind, with the spelling that may be meant.
-
-    A unit that only differs in case is suggested, or both readings (bits, bytes) if two do. A size in bits, a speed
-    given as a size, and a size given as a speed (no "/s") have sentences of their own; else "is no unit of it".
-    """
-    alike = [known for known in kind.units if known.lower() == unit.lower()]
-    if len(alike) > 1:
-        named = [f"{known} ({'bytes' if 'B' in known else 'bits'})" for known in alike]
-        return f"{unit} is neither {' nor '.join(named)}"
-    if kind is SIZE and re.fullmatch(r"[kMGT]i?b(it)?", unit):
-        return f"{unit} counts bits, and a memory is counted in bytes"
-    if kind is SIZE and unit in SPEED.units:
-        return f"{unit} is a speed"
-    if kind is SPEED and unit in (*SIZE.units, *_SPEEDS):
-        return f"{unit} is no speed without /s"
-    return f"{unit} is no unit of it" + (f", {alike[0]} is" if alike else "")
 
 
 _A_SPEED = re.compile(r"\d+(?:\.\d+)? ?[A-Za-z]+(?:/s|ps)(?!\w)")

@@ -97,7 +97,7 @@ class Given:
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
         if isinstance(number, str):
-            number = self._amount(number, _kind(name, owner), (*path, "value") if whole is value else path)
+            number = self.amount(number, _kind(name, owner), (*path, "value") if whole is value else path)
             if number is None:
                 return None
         if "value" not in whole or isinstance(number, bool) or not isinstance(number, int | float):
@@ -105,19 +105,28 @@ class Given:
         usual = {} if "source" in whole else {"source": self.source, "uncertainty": uncertainty(name)}
         return {**usual, **whole, "value": number}
 
-    def _amount(self, text: str, kind: Kind | None, path: KeyPath) -> float | None:
-        """Return an amount's number in SI units; None, with a problem recorded, if it cannot be read.
+    def amount(self, text: object, kind: Kind | None, path: KeyPath) -> float | None:
+        """Return an amount's number in SI units; None, with a problem recorded, if it is no text that can be read.
 
         kind: the units that the field takes; None: it takes a plain number only, so text is a problem.
         """
-        if kind is None:
-            self.problems.append(self.document.problem("wrong value", path, got=shorten(text), need="a number"))
-            return None
+        what = "wrong value" if kind is None else "has no unit"
         try:
-            return amount(text, kind)
+            if kind is not None and isinstance(text, str):
+                return amount(text, kind)
         except ValueError as error:
-            self.problems.append(self.document.problem(str(error), path, got=shorten(text), need=kind.need))
-            return None
+            what = str(error)
+        self.wrong(what, path, text, "a number" if kind is None else kind.need)
+        return None
+
+    def wrong(self, what: str, path: KeyPath, got: object, need: str | None, hint: str | None = None) -> None:
+        """Record a problem with a value."""
+        shown = "null" if got is None else shorten(got)
+        self.problems.append(self.document.problem(what, path, got=shown, need=need, hint=hint))
+
+    def wrong_key(self, what: str, path: KeyPath, need: str | None = None, hint: str | None = None) -> None:
+        """Record a problem with a field itself."""
+        self.problems.append(self.document.problem(what, path, of_key=True, need=need, hint=hint))
 
 
 def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
@@ -151,24 +160,17 @@ SHORT = ("network", *LINKS, *AMOUNTS)
 FIELDS = frozenset({*SHORT, *(name for name in ClusterDescriptor.model_fields if name != "schema_"), "schema", "base"})
 
 
-@dataclass(slots=True)
-class _Changes:
+@dataclass(slots=True, kw_only=True)
+class _Changes(Given):
     """The state of reading a document of changes.
 
     fields: what is still to be merged into the base. places: the document's path of a cluster field given by a short
-    name. short: link and network speeds by short name. problems: all so far.
+    name.
     """
 
     base: ClusterDescriptor
-    document: Document
-    source: str
     fields: dict[str, Any]
-    places: dict[KeyPath, KeyPath] = field(default_factory=dict)  # of the cluster's fields, in the document
-    short: dict[str, Any] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-
-    def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
-        self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
+    places: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
 
 def changed(
@@ -189,24 +191,28 @@ def changed(
     """
     data = document.data
     own = data.get("source")
-    source = own if isinstance(own, str) else given
-    changes = _Changes(base, document, source, {k: v for k, v in data.items() if k not in ("schema", "base")})
+    changes = _Changes(
+        document=document,
+        source=own if isinstance(own, str) else given,
+        base=base,
+        fields={name: value for name, value in data.items() if name not in ("schema", "base")},
+    )
     for unknown in [one for one in changes.fields if one not in FIELDS]:
         hint = nearest(unknown, FIELDS)
         need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
-        changes.wrong(UNKNOWN_FIELD, (unknown,), of_key=True, need=need, hint=hint)
+        changes.wrong_key(UNKNOWN_FIELD, (unknown,), need=need, hint=hint)
         del changes.fields[unknown]
-    _short_names(changes)
+    for short in AMOUNTS.keys() & changes.fields.keys():
+        _amount(changes, short, changes.fields.pop(short))
     fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
     fields |= {"schema": data.get("schema", SCHEMA), "name": name, "source": given, "aliases": []}
     if kernels is not None:
         fields["kernels"] = kernels.model_dump(mode="json", exclude_unset=True)
     fields["levels"] = _levels(changes, fields["levels"])
-    numbers = Given(document, source)
-    fields = merged(fields, numbers.section(changes.fields, ClusterDescriptor))
+    fields = merged(fields, changes.section(changes.fields, ClusterDescriptor))
     if isinstance(fields["source"], str):
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
-    unread = (*document.unread, *changes.problems, *numbers.problems)
+    unread = (*document.unread, *changes.problems)
     try:
         return validate(Document(fields, document.file, *_cluster_places(changes), unread), ClusterDescriptor)
     except InputError as error:
@@ -219,81 +225,44 @@ def changed(
         raise InputError(problems) from None
 
 
-def _short_names(changes: _Changes) -> None:
-    """Move the short names out of `changes.fields`: amounts to the full fields, link and network speeds to `short`.
-
-    Recorded as problems are values that are no text (so have no unit), and those that a full field states, too; such a
-    link or network speed is still moved.
-    """
-    for name in [name for name in SHORT if name in changes.fields]:
-        value = changes.fields.pop(name)
-        if name in AMOUNTS:
-            _amount(changes, name, value)
-        elif isinstance(value, str):
-            changes.short[name], levels = value, changes.fields.get("levels")
-            for one, stated in levels.items() if isinstance(levels, dict) else ():
-                named = one == name or (name == "network" and one in NETWORK)
-                if named and isinstance(stated, dict) and "bandwidth_bytes_per_s" in stated:
-                    what = f"sets the same as levels.{one}.bandwidth_bytes_per_s"
-                    changes.wrong(what, (name,), of_key=True, hint="one of them")
-        else:
-            need = "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
-            changes.wrong("has no unit", (name,), got=_as_text(value), need=need)
-
-
-def _as_text(value: Any) -> str:
-    return "null" if value is None else shorten(value)
-
-
 def _amount(changes: _Changes, name: str, value: Any) -> None:
     """Set the descriptor's field of a short name to its amount in SI units in `changes.fields`, and record its place.
 
-    Nothing is set if the section above is no dict. A value without a unit or that cannot be read, and a field that is
-    stated itself, too, are recorded as problems and nothing is set.
+    Nothing is set, and a problem recorded, for a value that cannot be read and a field that is stated itself, too.
     """
     path, kind = AMOUNTS[name]
-    above, last = path
-    section = changes.fields.get(str(above), {})
+    above, last = map(str, path)
+    section = changes.fields.get(above, {})
     if not isinstance(section, dict):
         return  # refused as a section
     if last in section:
-        changes.wrong(f"sets the same as {above}.{last}", (name,), of_key=True, hint="one of them")
-        return
-    try:
-        if not isinstance(value, str):
-            raise ValueError("has no unit")
-        section = {**section, last: amount(value, kind)}
-    except ValueError as error:
-        changes.wrong(str(error), (name,), got=_as_text(value), need=kind.need)
-        return
-    changes.fields[str(above)] = section
-    changes.places[path] = (name,)
+        changes.wrong_key(f"sets the same as {above}.{last}", (name,), hint="one of them")
+    elif (number := changes.amount(value, kind, (name,))) is not None:
+        changes.fields[above] = {**section, last: number}
+        changes.places[path] = (name,)
 
 
 def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the base's levels with, in this order, GPUs per node, the document's levels (`_put_level`, by name) and
-    the speeds of links and network (`_speeds`) applied.
+    the speeds of links and network (`_speed`) applied.
 
-    of_base: dicts of Level's fields, which may be changed in place. Takes `levels` out of `changes.fields`; problems
-    and the places of the document's levels are recorded in `changes`. If `levels` is no dict, that is a problem, and
-    only GPUs per node is applied.
+    of_base: dicts of Level's fields, which may be changed in place. All that is applied is taken out of
+    `changes.fields`, except GPUs per node.
     """
     gpus = changes.fields.get("gpus_per_node")
-    if type(gpus) is int and gpus > 0:
-        of_base = with_gpus_per_node(of_base, changes.base.gpus_per_node, gpus, changes.source)
-    stated = changes.fields.pop("levels", None)
-    stated = {} if stated is None else stated
+    node = gpus if type(gpus) is int and gpus > 0 else changes.base.gpus_per_node
+    levels = with_gpus_per_node(of_base, changes.base.gpus_per_node, node, changes.source)
+    stated = changes.fields.pop("levels", None) or {}
     if not isinstance(stated, dict):
-        changes.wrong("wrong value", ("levels",), got=shorten(stated), need="a section of `level: fields`")
-        return of_base
-    numbers = Given(changes.document, changes.source)
+        changes.wrong("wrong value", ("levels",), stated, "a section of `level: fields`")
+        stated = {}
     for name, value in stated.items():
-        _put_level(changes, of_base, name, numbers.section(value, Level, ("levels", name)))
-    changes.problems += numbers.problems
-    _speeds(changes, of_base)
-    changes.places |= {("levels", i): ("levels", each["name"]) for i, each in enumerate(of_base)
+        _put_level(changes, levels, name, changes.section(value, Level, ("levels", name)))
+    for name in [one for one in ("network", *LINKS) if one in changes.fields]:
+        _speed(changes, levels, node, name, changes.fields.pop(name), stated)
+    changes.places |= {("levels", i): ("levels", each["name"]) for i, each in enumerate(levels)
                        if isinstance(stated.get(each["name"]), dict)}  # fmt: skip
-    return of_base
+    return levels
 
 
 def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value: Any) -> None:
@@ -302,15 +271,14 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
     A new level without a size comes before the one of size None. Deleting an unknown level and a value that is no
     section are recorded as problems.
     """
-    path = ("levels", name)
     here = next((index for index, each in enumerate(levels) if each["name"] == name), None)
     if value is None and here is None:
         need = f"one of {', '.join(each['name'] for each in levels)}"
-        changes.wrong("the base has no such level", path, of_key=True, need=need)
+        changes.wrong_key("the base has no such level", ("levels", name), need=need)
     elif value is None and here is not None:
         del levels[here]
     elif not isinstance(value, dict):
-        changes.wrong("wrong value", path, got=shorten(value), need="the fields of a level, or null for none")
+        changes.wrong("wrong value", ("levels", name), value, "the fields of a level, or null for none")
     elif here is not None:
         levels[here] = {**merged(levels[here], value), "name": name}
     else:
@@ -336,40 +304,46 @@ def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath
     return moved(changes.document.keys), moved(changes.document.values)
 
 
-def _speeds(changes: _Changes, levels: list[dict[str, Any]]) -> None:
-    """Set in place the bandwidth of the levels that short names give a speed, and a stated oversubscription.
+def _speed(
+    changes: _Changes, levels: list[dict[str, Any]], node: int, name: str, text: Any, stated: Mapping[str, Any]
+) -> None:
+    """Set in place the bandwidth of the levels of a short name, `network` or a link, and a stated oversubscription.
 
     `network` sets all network levels, and its oversubscription the last level; the speed of a link is that of one GPU
-    unless stated. Recorded as problems, which set nothing, are speeds that cannot be read, levels that the cluster does
-    not have, and a link's speed that is twice the present one's without a stated direction: data sheets add both
-    directions.
+    unless said otherwise. node: GPUs of one. stated: levels of the document. Recorded as problems, which set nothing,
+    are speeds that cannot be read or that a level states itself, levels that are missing, and a link's speed that is
+    twice the present one's without a direction, as data sheets add both up.
     """
-    base, gpus = changes.base.name, changes.fields.get("gpus_per_node")
-    node = gpus if type(gpus) is int and gpus > 0 else changes.base.gpus_per_node
-    inner = ", ".join(level["name"] for level in levels if level["name"] in LINKS)
-    for name, text in changes.short.items():
-        network = name == "network"
-        mine = [level for level in levels if level["name"] in (NETWORK if network else (name,))]
-        if not mine:
-            what = "has no network between nodes" if network else "has no such link"
-            links = f"one of its links: {inner}" if inner else "a field of it"
-            wanted = f"a base with a level {' or '.join(sorted(NETWORK))}" if network else links
-            changes.wrong(f"{base} {what}", (name,), got=text, need=wanted)
-            continue
-        try:
-            rate = gpu_bytes_per_s(text, node, None if network else "gpu")
-            ratio = oversubscription(text) if network else None
-        except InputError as error:
-            one = error.problems[0]
-            need = one.need if network else "a speed of one GPU as 300GB/s"
-            changes.wrong(one.what, (name,), got=one.got, need=need, hint=one.hint if network else None)
-            continue
-        if not network and not says_direction(text) and rate == 2 * mine[0]["bandwidth_bytes_per_s"]["value"]:
-            what = f"is twice {base}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
-            hint = f"{text} both directions, or {text} one direction"
-            changes.wrong(what, (name,), got=text, need="the direction", hint=hint)
-            continue
-        for level in mine:
-            level["bandwidth_bytes_per_s"] = {"value": rate, "source": f"{changes.source}: {text}"}
-        if ratio is not None:
-            levels[-1]["oversubscription"] = {"value": ratio, "source": f"{changes.source}: {text}"}
+    base, network = changes.base.name, name == "network"
+    mine = [level for level in levels if level["name"] in (NETWORK if network else (name,))]
+    if not isinstance(text, str):
+        need = "ports and their speed as 4x200Gb/s" if network else "a speed as 300GB/s"
+        return changes.wrong("has no unit", (name,), text, need)
+    if not mine:
+        inner = ", ".join(level["name"] for level in levels if level["name"] in LINKS)
+        links = f"one of its links: {inner}" if inner else "a field of it"
+        need = f"a base with a level {' or '.join(sorted(NETWORK))}" if network else links
+        return changes.wrong(
+            f"{base} has no {'network between nodes' if network else 'such link'}", (name,), text, need=need
+        )
+    for level in mine:
+        if "bandwidth_bytes_per_s" in (stated.get(level["name"]) or ()):
+            what = f"sets the same as levels.{level['name']}.bandwidth_bytes_per_s"
+            return changes.wrong_key(what, (name,), hint="one of them")
+    try:
+        rate = gpu_bytes_per_s(text, node, None if network else "gpu")
+        ratio = oversubscription(text) if network else None
+    except InputError as error:
+        one = error.problems[0]
+        of_gpu = "a speed of one GPU as 300GB/s"
+        return changes.wrong(one.what, (name,), one.got, *((one.need, one.hint) if network else (of_gpu,)))
+    if not network and not says_direction(text) and rate == 2 * mine[0]["bandwidth_bytes_per_s"]["value"]:
+        what = f"is twice {base}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
+        return changes.wrong(
+            what, (name,), text, need="the direction", hint=f"{text} both directions, or {text} one direction"
+        )
+    for level in mine:
+        level["bandwidth_bytes_per_s"] = {"value": rate, "source": f"{changes.source}: {text}"}
+    if ratio is not None:
+        levels[-1]["oversubscription"] = {"value": ratio, "source": f"{changes.source}: {text}"}
+    return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -91,20 +90,9 @@ _TIES = (
 _LIST = "a model_type that docs/reference/models.md lists"
 
 
-def import_config(
-    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None
-) -> ModelDescriptor:
-    """Return the model descriptor of a parsed `config.json`.
-
-    Raises InputError with all problems, at most MAX_PROBLEMS: an unknown architecture, keys or unsupported values.
-
-    Args:
-        data: The file's content.
-        file: Its path, for messages, the source and the name.
-        name: The model's name; None: that of `_name_or_path`, else of the folder.
-        document: The places of keys, for line numbers in messages; None: without them.
-    """
-    return imported(data, file, name, document)[0]
+def import_config(data: Mapping[str, Any], file: str, name: str | None) -> ModelDescriptor:
+    """Return the model descriptor of a parsed `config.json`, as `imported` does, without the account of its keys."""
+    return imported(data, file, name)[0]
 
 
 def imported(
@@ -117,8 +105,12 @@ def imported(
     at most MAX_PROBLEMS problems in the order of their places: no object, an unknown family, key or value, numbers that
     are not finite, or fields that do not fit together.
 
-    like: the family to read the file as, in place of its model_type; a note says so. The other parameters are those of
-    `import_config`.
+    Args:
+        data: The file's content.
+        file: Its path, for messages, the source and the name.
+        name: The model's name; None: that of `_name_or_path`, else of the folder.
+        document: The places of keys, for line numbers in messages; None: without them.
+        like: The family to read the file as, in place of its model_type; a note says so.
     """
     document = document or Document(data, file)
     if not isinstance(data, Mapping):
@@ -192,9 +184,8 @@ def _read_as(like: str, kind: object) -> str:
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     """Return the table of the file's model_type.
 
-    Raises InputError if it is missing, no text, refused with a reason, or unknown; then the hint is the family that it
-    misspells, else, if Transformers does not have it either, to read the file with `--like`. Code named by auto_map is
-    never run.
+    Raises InputError if it is missing, no text, refused with a reason, or unknown; if Transformers does not have it
+    either, the hint is to read the file with `--like`. Code named by auto_map is never run.
     """
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
@@ -206,29 +197,15 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     if (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
-    what, hint = "this architecture is not known, and is not guessed", _misspelt_family(kind)
+    what = "this architecture is not known, and is not guessed"
+    hint: str | None = (
+        f"symconfig import {shorten(PurePath(document.file).name)} --like FAMILY, if it is built as one of these"
+    )
     if kind in families():
-        what = "transformers has this architecture, and its file is not read yet"
+        what, hint = "transformers has this architecture, and its file is not read yet", None
     elif data.get("auto_map"):
         what += "; the code beside its weights (auto_map) is never run"
-    if hint is None and kind not in families():
-        name = shorten(PurePath(document.file).name)
-        hint = f"symconfig import {name} --like FAMILY, if it is built as one of these"
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=_LIST, hint=hint))
-
-
-def _misspelt_family(kind: object) -> str | None:
-    """Return the known family that `kind` is a misspelling of, else None.
-
-    None also for a family of Transformers, and for another release or variant, as llama4 or llama-nas of llama.
-    """
-    if not isinstance(kind, str) or kind in families():
-        return None
-    hint = nearest(kind, architectures(), most=1, alike=0.8)
-    if hint is None or re.match(rf"{re.escape(hint)}[-_]", kind):
-        return None
-    numbers = [re.findall(r"\d+", name) for name in (kind, hint)]
-    return hint if numbers[0] == numbers[1] else None
 
 
 def _text_section(

@@ -8,15 +8,19 @@ the rates of dense models of that size. A batch changes no rate here: the publis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from functools import cache
 from math import exp, log
 from typing import Literal
 
+from pydantic import Field
+
+from symconfig.descriptor.document import load_yaml_strict
+from symconfig.descriptor.strict import Strict, validate
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import DERIVED, Training, WholeTraining
 from symconfig.errors import InputError, Problem
+from symconfig.resources import data_dir
 
 # That have rates of their own where adapters are trained.
 AdapterTask = Literal["dpo of adapters", "kto of adapters", "reward of adapters", "rl of adapters"]
@@ -25,8 +29,7 @@ _AS: Mapping[Task, Task] = {"kto": "dpo"}
 _OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "reward": "lora", "rl": "rl of adapters"}
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Strict):
     """A published learning rate for a model with this many parameters."""
 
     parameters: float
@@ -34,8 +37,7 @@ class Published:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habit:
+class Habit(Strict):
     """The usual training of a task, as published.
 
     rates: by ascending number of parameters. floor: min_lr / lr. warmup: share of the decay's iterations, at most
@@ -43,7 +45,7 @@ class Habit:
     """
 
     name: str
-    rates: Sequence[Published]  # by size
+    rates: tuple[Published, ...] = Field(min_length=1)
     warmup: float
     source: str
     floor: float = 0.0
@@ -51,109 +53,24 @@ class Habit:
     weight_decay: float = 0.0
 
 
-_LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
-_TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
-_ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
-_AS_ZEPHYR = f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay"
-_LLAMA2_REWARD = "arXiv:2307.09288, section 3.2.2"
-_VERL_LORA = "github.com/volcengine/verl, examples/tuning"
-_OF_DAPO = partial(
-    Habit,
-    floor=1.0,
-    warmup=0.1,
-    most_warmup=20,
-    weight_decay=0.1,
-    source="DAPO (arXiv:2503.14476, section 4.1; verl's recipe): a constant rate after 20 steps of warm-up, weight "
-    "decay 0.1",
-)
-_TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
-USUAL: dict[Task | AdapterTask, Habit] = {
-    "pretrain": Habit(
-        name="pretraining",
-        rates=(
-            Published(125e6, 6e-4, "GPT-3 125M (arXiv:2005.14165, table 2.1)"),
-            Published(1.1e9, 4e-4, "TinyLlama 1.1B (arXiv:2401.02385, pretraining)"),
-            Published(7e9, 3e-4, f"Llama 2 7B ({_LLAMA2}), Llama 3 8B ({_LLAMA3})"),
-            Published(13e9, 3e-4, f"Llama 2 13B ({_LLAMA2})"),
-            Published(70e9, 1.5e-4, f"Llama 2 70B ({_LLAMA2}), Llama 3 70B ({_LLAMA3})"),
-            Published(405e9, 8e-5, f"Llama 3 405B ({_LLAMA3})"),
-        ),
-        floor=0.1,
-        warmup=0.1,
-        most_warmup=2000,
-        weight_decay=0.1,
-        source="Llama 2 (arXiv:2307.09288, section 2.2): decay to a tenth, weight decay 0.1, 2,000 steps of warm-up, "
-        "or a tenth of a run of less than 20,000",
-    ),
-    "sft": Habit(
-        name="full fine-tuning",
-        rates=(
-            Published(7e9, 2e-5, f"Tülu 2 7B ({_TULU2})"),
-            Published(13e9, 2e-5, f"Tülu 2 13B ({_TULU2})"),
-            Published(70e9, 1e-5, f"Tülu 2 70B ({_TULU2})"),
-            Published(405e9, 1e-5, "Llama 3 405B (arXiv:2407.21783, section 4.1.3)"),
-        ),
-        warmup=0.03,
-        source=f"Tülu 2 ({_TULU2}): 3 % of warm-up, decay to 0, no weight decay",
-    ),
-    "lora": Habit(
-        name="LoRA",
-        rates=(
-            Published(7e9, 2e-4, "QLoRA 7B (arXiv:2305.14314, table 9)"),
-            Published(13e9, 2e-4, "QLoRA 13B (arXiv:2305.14314, table 9)"),
-            Published(33e9, 1e-4, "QLoRA 33B (arXiv:2305.14314, table 9)"),
-            Published(65e9, 1e-4, "QLoRA 65B (arXiv:2305.14314, table 9)"),
-        ),
-        warmup=0.03,
-        source="QLoRA (arXiv:2305.14314, appendix B; github.com/artidoro/qlora): 3 % of warm-up, no weight decay",
-    ),
-    "dpo": Habit(
-        name="preference training",
-        rates=(
-            Published(7e9, 5e-7, f"Zephyr 7B ({_ZEPHYR})"),
-            Published(13e9, 5e-7, f"Tülu 2 13B ({_TULU2_DPO})"),
-            Published(70e9, 5e-7, f"Tülu 2 70B ({_TULU2_DPO})"),
-        ),
-        warmup=0.1,
-        source=_AS_ZEPHYR,
-    ),
-    "dpo of adapters": Habit(
-        name="preference training of adapters",
-        rates=(Published(7e9, 5e-6, f"Zephyr 7B with QLoRA ({_ZEPHYR})"),),
-        warmup=0.1,
-        source=_AS_ZEPHYR,
-    ),
-    "reward": Habit(
-        name="training of a reward model",
-        rates=(
-            Published(34e9, 1e-5, f"Llama 2 7B to 34B ({_LLAMA2_REWARD})"),
-            Published(70e9, 5e-6, f"Llama 2 70B ({_LLAMA2_REWARD})"),
-        ),
-        floor=0.1,
-        warmup=0.03,
-        source=f"Llama 2 ({_LLAMA2_REWARD}): 3 % of warm-up, cosine to a tenth",
-    ),
-    "rl": _OF_DAPO(
-        name="reinforcement learning",
-        rates=(
-            Published(7e9, 1e-6, "DeepSeekMath 7B (arXiv:2402.03300, section 4.2)"),
-            Published(32e9, 1e-6, "DAPO 32B (arXiv:2503.14476, section 4.1)"),
-        ),
-    ),
-    "rl of adapters": _OF_DAPO(
-        name="reinforcement learning of adapters",
-        rates=(
-            Published(0.5e9, 3e-5, f"Qwen2.5 0.5B with LoRA ({_VERL_LORA})"),
-            Published(7e9, 3e-5, f"Qwen2.5 7B with LoRA ({_VERL_LORA})"),
-            Published(72e9, 3e-5, f"Qwen2.5 72B with LoRA ({_VERL_LORA})"),
-        ),
-    ),
-}
+class Habits(Strict):
+    """The file, by a job's task, or by task "of adapters"."""
+
+    schema_: Literal["symconfig.learning_rates/1"] = Field(alias="schema")
+    tasks: dict[Task | AdapterTask, Habit]
+
+
+@cache
+def habits() -> Mapping[Task | AdapterTask, Habit]:
+    """Return the usual training of each task; cached."""
+    return validate(load_yaml_strict(data_dir("model_zoo") / "learning_rates.yaml"), Habits).tasks
+
+
 _DIGITS = 2  # of a derived rate: a published one has no more
 
 
 def row(task: Task, *, adapters: bool) -> Task | AdapterTask:
-    """Return the key of USUAL for a task: KTO is trained as DPO, and some tasks with adapters have their own."""
+    """Return the key of `habits` for a task: KTO is trained as DPO, and some tasks with adapters have their own."""
     own = _AS.get(task, task)
     return _OF_ADAPTERS.get(own, own) if adapters else own
 
@@ -162,17 +79,17 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
     """Return the training with lr, min_lr, lr_warmup_iters and weight_decay filled in where the job leaves them open.
 
     The filled fields are named in `derived`; with none open the values are the job's. lr is that of the published runs
-    (`rate`) unless stated, min_lr and warm-up are the task's usual shares (USUAL) of lr and of the decay's iterations,
-    the latter cut at its maximum. weight_decay is the task's usual one.
+    (`rate`) unless stated, min_lr and warm-up are the task's usual shares of lr and of the decay's iterations, the
+    latter cut at its maximum. weight_decay is the task's usual one.
 
     Args:
         training: The job's settings.
-        task: A key of USUAL; KeyError for another one if a field is open.
+        task: A key of `habits`; KeyError for another one if a field is open.
         parameters: The base model's parameters that are active for a token.
     """
     if not (left := training.left_open):
         return WholeTraining.of(training)
-    habit = USUAL[task]
+    habit = habits()[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
     values = {
         "lr": lr,
@@ -241,7 +158,7 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
-    habit, words = USUAL[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    habit, words = habits()[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
     by = f"{habit.name} of {_size(parameters)} {of}"
     sources = ""
     if "lr" in names:
@@ -258,7 +175,7 @@ def short(training: Training, task: Task | AdapterTask, parameters: float, of: s
     if not names:
         return ""
     words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} {of} (REPORT.md has the sources)"
+    return f"{words}: chosen for {habits()[task].name} of {_size(parameters)} {of} (REPORT.md has the sources)"
 
 
 def _rounded(value: float) -> float:

@@ -72,48 +72,35 @@ def load_model(name_or_path: str, base: Path | None = None, *, adapters: bool = 
     InputError for unknown names and invalid files.
     """
     path = find(name_or_path, "models", base)
-    model = _load_model(path, adapters=adapters)
+    model, _ = load_config(path, adapters=adapters)
     fetched = path.name == hub.CONFIG and hub.is_id(name_or_path) and path == hub.cached(name_or_path)
     return hub.named(model, name_or_path) if fetched else model
 
 
-def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
-    """Load a model from a descriptor (YAML or JSON), a `config.json` (JSON without `schema`), or the folder of one.
+def load_config(
+    path: Path, family: str | None = None, *, adapters: bool = True
+) -> tuple[ModelDescriptor, Account | None]:
+    """Load a `config.json` (JSON without `schema`), or a folder with one, and the account of its keys; or a descriptor
+    (YAML or JSON), whose account is None.
 
-    A descriptor with `base` is loaded as an adapter over that model. Raises InputError for that if `adapters` is False,
-    for a folder without config.json, and for invalid files.
+    family: the family to read a config.json as, in place of its model_type. A descriptor with `base` is an adapter over
+    that model, refused with `adapters` False. Raises InputError, also for a folder without config.json.
     """
-    if path.is_dir():
-        path = _config_in(path)
+    path = _config_in(path) if path.is_dir() else path
     if path.suffix == ".json":
         document = load_json_strict(path, infinite=True)
-        if isinstance(document.data, dict) and "schema" not in document.data:
-            from symconfig.descriptor.huggingface import import_config  # no descriptor wants its architectures
+        if not isinstance(document.data, dict) or "schema" not in document.data:
+            from symconfig.descriptor.huggingface import imported  # no descriptor wants its architectures
 
-            return import_config(document.data, document.file, None, document)
+            return imported(document.data, document.file, None, document, family)
         document = load_json_strict(path)
     else:
         document = load_yaml_strict(path)
-    if isinstance(document.data, dict) and "base" in document.data:
-        if not adapters:
-            raise InputError(document.problem("the base of an adapter must be a whole model", ("base",)))
-        return _with_adapter(document, path)
-    return validate(document, ModelDescriptor)
-
-
-def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor, Account | None]:
-    """Load a `config.json`, or a folder with one, and the account of its keys: filled in by defaults, or left out.
-
-    The account is None for a JSON file with `schema`, a descriptor already. family: the family to read the file as, in
-    place of its model_type; ignored for a descriptor. Raises InputError.
-    """
-    from symconfig.descriptor.huggingface import imported
-
-    path = _config_in(path) if path.is_dir() else path
-    document = load_json_strict(path, infinite=True)
-    if isinstance(document.data, dict) and "schema" in document.data:  # a descriptor already
-        return _load_model(path, adapters=True), None
-    return imported(document.data, document.file, None, document, family)
+    if not isinstance(document.data, dict) or "base" not in document.data:
+        return validate(document, ModelDescriptor), None
+    if not adapters:
+        raise InputError(document.problem("the base of an adapter must be a whole model", ("base",)))
+    return _with_adapter(document, path), None
 
 
 def load_cluster(name_or_path: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> ClusterDescriptor:

@@ -65,29 +65,12 @@ def validate(document: Document, model: type[_Model]) -> _Model:
 
 
 def as_json(document: Document) -> str:
-    """Return the document's data as JSON text.
-
-    Raises InputError, with a problem for each top-level field with objects that JSON cannot hold, or for the whole.
-    """
+    """Return the document's data as JSON text. Raises InputError for objects that JSON cannot hold."""
     try:
         return json.dumps(document.data)
-    except (TypeError, ValueError, RecursionError):
-        fields = document.data.items() if isinstance(document.data, dict) else ()
+    except (TypeError, ValueError, RecursionError) as error:
         need = "text, numbers, lists and mappings"
-        wrong = [
-            document.problem("wrong value", (str(name),), got=shorten(value), need=need)
-            for name, value in fields
-            if not _plain(value)
-        ]
-        raise InputError(wrong or document.problem("holds what is not data")) from None
-
-
-def _plain(value: object) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+        raise InputError(document.problem("holds what is not data", got=shorten(str(error)), need=need)) from None
 
 
 def problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from symconfig.descriptor.strict import Count, PositiveInt, Rate, Strict, refuse
-from symconfig.errors import nearest
 
 OptimizerName = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 KNOWN_OPTIMIZERS: dict[str, str] = {
@@ -58,19 +57,8 @@ class Optimizer(Strict):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """Return the section's fields; a name alone becomes {"name": name}, other types pass, for pydantic to refuse.
-
-        Raises ValueError for an unknown name, with the nearest.
-        """
-        fields = {"name": value} if isinstance(value, str) else value
-        name = fields.get("name") if isinstance(fields, dict) else None
-        if isinstance(name, str) and name not in KNOWN_OPTIMIZERS:
-            close = nearest(name, KNOWN_OPTIMIZERS)
-            need = "one of " + ", ".join(KNOWN_OPTIMIZERS)
-            raise ValueError(
-                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close})" if close else "")
-            )
-        return fields
+        """Return the section's fields; a name alone becomes {"name": name}."""
+        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:

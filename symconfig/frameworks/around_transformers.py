@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from symconfig.descriptor.sections import Mixer
-from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.plans.configuration_set import among, has, no
+from symconfig.frameworks.constraint import Constraint, of_module, only
+from symconfig.plans.configuration_set import has, no
 
 ULYSSES = {"cp": 2, "cp_comm": "a2a"}
 _ULYSSES = (
@@ -86,40 +86,27 @@ MULTI_TOKEN = Constraint(
     source="transformers, models/deepseek_v3/modeling_deepseek_v3.py",
     example={"num_nextn_predict_layers": 1},
 )
-PIPELINE = Constraint(
-    name="pipeline",
-    predicate=lambda f, p: p.pp > 1,
-    rule="a Transformers model is no PipelineModule",
+PIPELINE = only(
+    "pp", (1,), 2, "pp=1", "a Transformers model is no PipelineModule", name="pipeline",
     sentence="the model is one module of Transformers and no PipelineModule that a pipeline (pp {p.pp}) cuts",
-    pins=("pp=1",),
     source="deepspeed/runtime/pipe/module.py; torch/distributed/pipelining",
-    example={"pp": 2},
-)
-VIRTUAL_STAGES = Constraint(
-    name="virtual stages",
-    predicate=lambda f, p: p.vpp > 1,
-    rule="a Transformers model has no interleaved pipeline",
-    pins=("vpp=1",),
-    source="deepspeed/runtime/pipe/schedule.py; torch/distributed/pipelining",
-    example={"pp": 2, "vpp": 2},
-)
-PRECISION = Constraint(
-    name="precision",
-    predicate=lambda f, p: no(among(p.precision, frozenset(("bf16", "fp16")))),
-    rule="a Transformers model is planned in bf16 and fp16",
+)  # fmt: skip
+VIRTUAL_STAGES = only(
+    "vpp", (1,), 2, "vpp=1", "a Transformers model has no interleaved pipeline", name="virtual stages", got=None,
+    source="deepspeed/runtime/pipe/schedule.py; torch/distributed/pipelining", example={"pp": 2},
+)  # fmt: skip
+PRECISION = only(
+    "precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16",
+    "a Transformers model is planned in bf16 and fp16", name="precision",
     sentence="a Transformers model is planned in bf16 and fp16, not in {p.precision}",
-    pins=("precision=bf16", "precision=fp16"),
     source="templates/deepspeed/train.py",
-    example={"precision": "fp8"},
-)
-SELECTIVE = Constraint(
-    name="selective recompute",
-    predicate=lambda f, p: p.recompute == "selective",
-    rule="Transformers recomputes whole layers only",
-    pins=("recompute=full", "recompute=none"),
+)  # fmt: skip
+SELECTIVE = only(
+    "recompute", ("full", "none"), "selective", "recompute=full recompute=none",
+    "Transformers recomputes whole layers only", name="selective recompute", got=None,
     source="transformers/modeling_layers.py, GradientCheckpointingLayer",
-    example={"recompute": "selective", "recompute_method": None, "recompute_layers": 1},
-)
+    example={"recompute_method": None, "recompute_layers": 1},
+)  # fmt: skip
 RECOMPUTED_CHUNKS = Constraint(
     name="recompute of several layers at once",
     predicate=lambda f, p: (p.recompute_method == "uniform") & (p.recompute_layers > 1),
@@ -128,13 +115,9 @@ RECOMPUTED_CHUNKS = Constraint(
     source="transformers/modeling_layers.py, GradientCheckpointingLayer",
     example={"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
 )
-ACTIVATION_OFFLOAD = Constraint(
-    name="activation offload",
-    predicate=lambda f, p: p.activation_offload,
-    rule="activations of a Transformers model stay on the GPU",
-    pins=("activation_offload=0",),
-    source="templates/deepspeed/train.py",
-    example={"activation_offload": True},
-)
+ACTIVATION_OFFLOAD = only(
+    "activation_offload", (False,), True, "activation_offload=0", "activations of a Transformers model stay on the GPU",
+    name="activation offload", source="templates/deepspeed/train.py",
+)  # fmt: skip
 
 AROUND_TRANSFORMERS = of_module(globals())

@@ -6,32 +6,48 @@ in one table: `frameworks/shared.py`, or `constraints.py` in the folder of its f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.descriptor.architectures.keys import own_attention
+from symconfig.descriptor.architectures.keys import own_attention, words
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import NO_MIXER, Attention
 from symconfig.descriptor.training import Optimizer
 from symconfig.errors import Problem
+from symconfig.format import picked
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.model import mixer_pieces
 from symconfig.plans.configuration import FIELD_OF_PIN, Configuration
-from symconfig.plans.configuration_set import COLUMNS, UNKNOWN, ConfigurationSet, Unknown
+from symconfig.plans.configuration_set import COLUMNS, UNKNOWN, ConfigurationSet, Unknown, among, no
 
 # Transformer Engine 2.x, pytorch/attention/dot_product_attention/utils.py, get_attention_backend: flash and fused
 # attention are disabled below compute capability 8.0, and unfused attention under context parallelism.
 NO_FLASH = ("volta",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+FIXED = words(
+    """model_type hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+    latent indexed shared_choice attention_sinks attention_dropout hidden_dropout sliding_window
+    num_nextn_predict_layers num_experts moe_intermediate_size shared_expert_intermediate_size expert_bias
+    mixer_pieces hybrid parts_of_layer exchanged_pieces scans delta own_attention adapted column_rank head_adapters
+    flash joined architecture optimizer narrow_states pretrained backend vocab_size samples per_example reads_others
+    packed"""
+)
+
+_OF_MODEL = words(
+    """model_type hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+    attention_sinks attention_dropout hidden_dropout num_nextn_predict_layers vocab_size"""
+)
+_OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size")
+
+
 class Fixed:
     """The model, by the names of ModelDescriptor (sizes that it has not are 0), and the kernels that there are.
 
@@ -50,54 +66,25 @@ class Fixed:
     other answers. packed: whether the job packs its sequences.
     """
 
-    model_type: Any = UNKNOWN
-    hidden_size: Any = UNKNOWN
-    intermediate_size: Any = UNKNOWN
-    num_hidden_layers: Any = UNKNOWN
-    num_attention_heads: Any = UNKNOWN
-    num_key_value_heads: Any = UNKNOWN
-    head_dim: Any = UNKNOWN
-    latent: Any = UNKNOWN
-    indexed: Any = UNKNOWN
-    shared_choice: Any = UNKNOWN
-    attention_sinks: Any = UNKNOWN
-    attention_dropout: Any = UNKNOWN
-    hidden_dropout: Any = UNKNOWN
-    sliding_window: Any = UNKNOWN
-    num_nextn_predict_layers: Any = UNKNOWN
-    num_experts: Any = UNKNOWN
-    moe_intermediate_size: Any = UNKNOWN
-    shared_expert_intermediate_size: Any = UNKNOWN
-    expert_bias: Any = UNKNOWN
-    mixer_pieces: Any = UNKNOWN
-    hybrid: Any = UNKNOWN
-    parts_of_layer: Any = UNKNOWN
-    exchanged_pieces: Any = UNKNOWN
-    scans: Any = UNKNOWN
-    delta: Any = UNKNOWN
-    own_attention: Any = UNKNOWN
-    adapted: Any = UNKNOWN
-    column_rank: Any = UNKNOWN
-    head_adapters: Any = UNKNOWN
-    flash: Any = UNKNOWN
-    joined: Any = UNKNOWN
-    architecture: Any = UNKNOWN
-    optimizer: Any = UNKNOWN
-    narrow_states: Any = UNKNOWN
-    pretrained: Any = UNKNOWN
-    backend: Any = UNKNOWN
-    vocab_size: Any = UNKNOWN
-    samples: Any = UNKNOWN
-    per_example: Any = UNKNOWN
-    reads_others: Any = UNKNOWN
-    packed: Any = UNKNOWN
+    __slots__ = ("_facts",)
+
+    def __init__(self, **facts: Any) -> None:
+        """Take facts by name, those that are UNKNOWN left out. Raises TypeError for a name that is none of FIXED."""
+        if unknown := facts.keys() - FIXED:
+            raise TypeError(f"no facts that a constraint can ask for: {', '.join(sorted(unknown))}")
+        self._facts = {name: value for name, value in facts.items() if value is not UNKNOWN}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a fact, UNKNOWN if it is not given."""
+        if name not in FIXED:
+            raise AttributeError(f"{name} is no fact that a constraint can ask for")
+        return self._facts.get(name, UNKNOWN)
 
     def __eq__(self, other: object) -> bool:
-        """Compare facts. UNKNOWN equals itself alone: asked for `==`, as a dataclass would do, it decides nothing."""
-        if not isinstance(other, Fixed):
-            return NotImplemented
-        pairs = ((getattr(self, name), getattr(other, name)) for name in FIXED)
-        return all(a is b if a is UNKNOWN or b is UNKNOWN else a == b for a, b in pairs)
+        return isinstance(other, Fixed) and self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._facts.items()))
 
     @classmethod
     def of(
@@ -118,24 +105,12 @@ class Fixed:
         """
         experts, put = model.experts, adapters.targets(model)
         return cls(
-            model_type=model.model_type,
-            hidden_size=model.hidden_size,
-            intermediate_size=model.intermediate_size,
-            num_hidden_layers=model.num_hidden_layers,
-            num_attention_heads=model.num_attention_heads,
-            num_key_value_heads=model.num_key_value_heads,
-            head_dim=model.head_dim,
+            **picked(model, *_OF_MODEL),
+            **{name: getattr(experts, name, 0) for name in _OF_EXPERTS},
             latent=model.attention is Attention.MLA,
             indexed=model.indexer is not None,
             shared_choice=model.indexer is not None and not all(model.indexer.layers or (True,)),
-            attention_sinks=model.attention_sinks,
-            attention_dropout=model.attention_dropout,
-            hidden_dropout=model.hidden_dropout,
             sliding_window=(model.sliding_window or 0) if any(model.sliding_layers) else 0,
-            num_nextn_predict_layers=model.num_nextn_predict_layers,
-            num_experts=experts.num_experts if experts else 0,
-            moe_intermediate_size=experts.moe_intermediate_size if experts else 0,
-            shared_expert_intermediate_size=experts.shared_expert_intermediate_size if experts else 0,
             expert_bias=experts is not None and experts.expert_bias,
             mixer_pieces=mixer_pieces(model),
             hybrid=hybrid(model),
@@ -152,7 +127,6 @@ class Fixed:
             architecture=architecture,
             optimizer=optimizer.name if isinstance(optimizer, Optimizer) else optimizer,
             narrow_states=optimizer.narrow if isinstance(optimizer, Optimizer) else optimizer,
-            vocab_size=model.vocab_size,
             **more,
         )
 
@@ -163,9 +137,6 @@ def flash(architecture: str, attention: str | None, engine: bool) -> bool:
     Nor, if `engine` (attention is Transformer Engine's), on the GPU architectures NO_FLASH.
     """
     return attention != "unfused" and not (engine and architecture in NO_FLASH)
-
-
-FIXED = tuple(one.name for one in fields(Fixed))
 
 
 class Verdict(Enum):
@@ -250,6 +221,26 @@ class Constraint:
         return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
 
 
+def only(
+    column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, source: str, **more: Any
+) -> Constraint:
+    """Return the constraint that fails unless a column of a configuration has one of these values.
+
+    wrong: a value that is none of them, for the example, to which one in `more` adds. pins: those that avoid the
+    problem, separated by blanks. more: other fields of the constraint, in place of those that follow from the column.
+    """
+    shown = None if isinstance(wrong, bool) or "sentence" in more else f"{{p.{column}}}"
+    fields: dict[str, Any] = {"name": f"no other {column}", "got": shown, **more}
+    fields["example"] = {column: wrong, **more.get("example", {})}
+    return Constraint(
+        predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
+        rule=rule,
+        pins=tuple(pins.split()),
+        source=source,
+        **fields,
+    )
+
+
 def of_module(names: Mapping[str, Any]) -> tuple[Constraint, ...]:
     """Return the constraints among a module's values, in the order of their definition. names: its `globals()`."""
     return tuple(one for one in list(names.values()) if isinstance(one, Constraint))
@@ -287,7 +278,7 @@ def _of(point: Configuration, pin: str) -> int:
 class _Probe:
     """Facts that are all UNKNOWN and record which names are read in `reads`; AttributeError for any other name."""
 
-    names: tuple[str, ...]
+    names: Collection[str]
     reads: set[str]
 
     def __getattr__(self, name: str) -> Unknown:

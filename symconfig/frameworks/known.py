@@ -71,7 +71,7 @@ _MEGATRON = Backend(
     options=MEGATRON_OPTIONS,
     low_precisions=LOW_PRECISION,
     adapters=False,
-    refused_adapters=lambda model, target=None: tuple(reason for _, reason in of_bridge.refusals(model, target)),
+    refused_adapters=lambda model, target=None: tuple(of_bridge.refusals(model, target)),
     fuses=lambda model: frozenset(FUSED_TARGETS),  # transformer/attention.py and mlp.py: linear_qkv, linear_fc1
     gradient_buckets=True,
     pads_vocabulary=True,

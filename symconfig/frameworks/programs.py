@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.constraint import Constraint, only
 from symconfig.plans.configuration_set import among, no
 
 # Programs that take the layers of the first and the last stage, and no layout string (so verl's and NeMo-RL's examples
@@ -16,45 +16,29 @@ ENDS_ONLY = frozenset(("nemo-rl", "slime", "verl"))
 TOWER_IN_FIRST_CHUNK = frozenset(("ms-swift",))
 
 
-def _only(column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, source: str) -> Constraint:
-    """Return the constraint that fails unless a column of a configuration has one of these values.
-
-    wrong: a value that is none of them, for the example. pins: those that avoid the problem, separated by blanks.
-    """
-    return Constraint(
-        name=f"no other {column}",
-        predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
-        rule=rule,
-        got=None if isinstance(wrong, bool) else f"{{p.{column}}}",
-        pins=tuple(pins.split()),
-        source=source,
-        example={column: wrong},
-    )
-
-
 def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
     """Return the constraints of a program that trains by reinforcement learning on Megatron-LM.
 
     It has ZeRO 1 and 16 bits; no CUDA graphs, user buffers, overlap of experts, offload of activations, fused loss,
     weight shards, expert capacity or fp8 attention. name: of the program, for the sentences.
     """
-    only, sized = partial(_only, source=source), f"of one size, and {name}'s sequences are not"
+    own, sized = partial(only, source=source), f"of one size, and {name}'s sequences are not"
     sharding, bits = "runs Megatron-LM's distributed optimizer, and no other sharding", f"{name} trains in 16 bits"
     return (
-        only("zero_stage", (1,), 3, "zero=1", f"{name} {sharding}"),
-        only("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16", bits),
-        only("cuda_graphs", ("none",), "all", "cuda_graphs=none", f"CUDA graphs are {sized}"),
-        only(
+        own("zero_stage", (1,), 3, "zero=1", f"{name} {sharding}"),
+        own("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16", bits),
+        own("cuda_graphs", ("none",), "all", "cuda_graphs=none", f"CUDA graphs are {sized}"),
+        own(
             "overlap_tp_comm", (False,), True, "user_buffers=off", f"user buffers are {sized}"
         ),
-        only(
+        own(
             "overlap_moe_a2a", (False,), True, "moe_overlap=off", f"{name} waits for the experts' all-to-all"
         ),
-        only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
-        only("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
-        only("gtp", (1,), 2, "gtp=1", f"weight shards are not written for {name}"),
-        only("expert_capacity", (0.0,), 1.5, "expert_capacity=none", f"{name} repeats no step beyond it"),
-        only("fp8_attention", (False,), True, "fp8_attention=off", bits),
+        own("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
+        own("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
+        own("gtp", (1,), 2, "gtp=1", f"weight shards are not written for {name}"),
+        own("expert_capacity", (0.0,), 1.5, "expert_capacity=none", f"{name} repeats no step beyond it"),
+        own("fp8_attention", (False,), True, "fp8_attention=off", bits),
     )  # fmt: skip
 
 
@@ -101,7 +85,7 @@ def _pairs(name: str, source: str) -> Constraint:
     )
 
 
-_EXPERTS = _only(
+_EXPERTS = only(
     "ep", (1,), 2, "ep=1", "AutoEP is started by the generated training script only",
     source="templates/deepspeed/train.py",
 )  # fmt: skip
@@ -110,27 +94,27 @@ _AROUND_TRANSFORMERS = (_EXPERTS, _recomputed(_some_layers))
 
 def _tuner(name: str, source: str) -> tuple[Constraint, ...]:
     """Return the constraints of a program around Transformers' Trainer, which has no AutoEP, AutoTP or Ulysses."""
-    only, switch = partial(_only, source=source), f"{name} has no switch for DeepSpeed's"
-    degrees = (only("tp", (1,), 2, "tp=1", f"{switch} AutoTP"), only("cp", (1,), 2, "cp=1", f"{switch} Ulysses"))
+    own, switch = partial(only, source=source), f"{name} has no switch for DeepSpeed's"
+    degrees = (own("tp", (1,), 2, "tp=1", f"{switch} AutoTP"), own("cp", (1,), 2, "cp=1", f"{switch} Ulysses"))
     return (*_AROUND_TRANSFORMERS, *degrees, _pairs(name, source))
 
 
 _OF_FSDP = frozenset(("fsdp",))
 _SLIME, _NEMO_RL, _VERL = "slime/backends/megatron_utils", "nemo_rl/models/megatron/setup.py", "verl/workers"
 _OPENRLHF, _MS_SWIFT, _TRL = "openrlhf/cli/train_ppo_ray.py", "ms-swift 4.6.0, megatron/arguments", "trl/trainer"
-_of_mindspeed = partial(_only, source="MindSpeed, mindspeed/features_manager")
-_of_swift = partial(_only, source=_MS_SWIFT)
+_of_mindspeed = partial(only, source="MindSpeed, mindspeed/features_manager")
+_of_swift = partial(only, source=_MS_SWIFT)
 _BUFFERS = "user buffers are of one size (Transformer Engine, copy_into_buffer), and its packed sequences are not"
 # By target. What depends on the job alone, or on the layers of stages, its renderer refuses.
 PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     "megatron": (
-        _only("fp8_attention", (False,), True, "fp8_attention=off", "no option of Megatron-LM's sets fp8 attention",
+        only("fp8_attention", (False,), True, "fp8_attention=off", "no option of Megatron-LM's sets fp8 attention",
               source="megatron/training/arguments.py: fp8_dot_product_attention is left out of its options"),
     ),
     "slime": (
         *_of_megatron("slime", _SLIME),
         _samples("slime counts the samples of an update in micro-batches of each rank", _SLIME),
-        _only(
+        only(
             "moe_dispatcher", (None, "alltoall", "flex"), "allgather",
             "dispatcher=alltoall dispatcher=deepep dispatcher=hybridep",
             "slime's sequences are of any length, for which Megatron-LM's allgather is not", source=_SLIME,
@@ -139,8 +123,8 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     "nemo-rl": (
         *_of_megatron("NeMo-RL", _NEMO_RL),
         _samples("NeMo-RL divides the samples of an update over data-parallel ranks", _NEMO_RL),
-        _only("vpp", (1,), 2, "vpp=1", "NeMo-RL's stages are of one chunk", source=_NEMO_RL),
-        _only(
+        only("vpp", (1,), 2, "vpp=1", "NeMo-RL's stages are of one chunk", source=_NEMO_RL),
+        only(
             "optimizer_offload", (0.0, 1.0), 0.5, "optimizer_offload=0 optimizer_offload=1",
             "NeMo-RL's optimizer is on the host as a whole, or not at all", source=_NEMO_RL,
         ),
@@ -156,7 +140,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     ),
     "verl": (
         *_of_megatron("verl", _VERL),
-        _only(
+        only(
             "optimizer_offload", (0.0,), 1.0, "optimizer_offload=0",
             "an optimizer that steps on the host is not written for verl", source=_VERL,
         ),
@@ -174,24 +158,24 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         ),
     ),
     "verl-fsdp": (
-        _only(
+        only(
             "precision", ("bf16",), "fp16", "precision=bf16", "verl's FSDP workers are planned in bf16", source=_VERL
         ),
-        _only(
+        only(
             "recompute_method", (None, "uniform"), "block", "recompute=none",
             "verl's FSDP workers run all layers again, or none", source=_VERL,
         ),
     ),
     "openrlhf": (
         *_AROUND_TRANSFORMERS,
-        _only(
+        only(
             "cp", (1,), 2, "cp=1", "OpenRLHF divides sequences by ring attention, which is not priced", source=_OPENRLHF
         ),
-        _only(
+        only(
             "param_offload", (False,), True, "zero=..2 optimizer_offload=0",
             "OpenRLHF keeps the trained model's weights on the GPU", source=_OPENRLHF,
         ),
-        _only(
+        only(
             "optimizer_offload", (0.0, 1.0), 0.5, "optimizer_offload=0 optimizer_offload=1",
             "OpenRLHF's optimizer is on the host as a whole, or not at all", source=_OPENRLHF,
         ),

@@ -210,14 +210,10 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
 
 
 def _text(value: object) -> str:
-    """Return a value as a text to compare: numbers as short as they are, lists with blanks, AttnBackend by name."""
+    """Return a value as a text to compare: numbers as short as they are, several values with blanks between them."""
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    text = str(value)
-    words = text.strip("[]").replace("'", "").replace(",", " ").split() if text.startswith("[") else [text]
-    return " ".join(word.rpartition(".")[2] if word.startswith("AttnBackend.") else word for word in words)
+    return f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
 
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from symconfig.cost.framework import reserved_bytes
 from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
@@ -51,13 +52,16 @@ class Judged:
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """Return one row with its prediction. model, cluster: replace those that the row states.
-
-    An alternative configuration replaces the first one, which need not fit, if it fits and is faster. `time` is of one
-    stage's work if the row times a stage, else of a step; None without a figure. Raises InputError if the row cannot be
-    predicted or states no time, memory, layer time or out-of-memory.
+    """Return one row with its prediction. model, cluster: replace those that the row states. Raises InputError if the
+    row cannot be predicted, or states nothing that is.
     """
-    what = case(source, row, model, cluster)
+    return judge_case(row, case(source, row, model, cluster))
+
+
+def judge_case(row: Row, what: Case) -> Judged:
+    """Return one row with the prediction of its case, of whose configurations the fastest that fits counts, else the
+    first. Raises InputError if the row states no time, memory, layer time or out-of-memory.
+    """
     limit = what.cluster.gpu.memory_bytes.value
     prediction = predict(what.model, what.cluster, what.configuration)
     for other in what.others:
@@ -68,7 +72,7 @@ def judge(
     stage = timed_stage(row)
     seconds = prediction.predicted.step_s if stage is None else _stage_s(what, stage)
     time = None if stated is None else (seconds, stated[1])
-    memory, layers = _memory(row, prediction), _layers(row, prediction)
+    memory, layers = _memory(row, what, prediction), _layers(row, prediction)
     if not (time or memory or layers or row.measured.oom):
         raise InputError("states no time, rate, memory or out-of-memory that is predicted", field="measured")
     oom = prediction.predicted.device_bytes > limit
@@ -152,19 +156,18 @@ def compared_stage(row: Row, prediction: Prediction) -> int:
     return 0 if row.measured.memory_rank == 0 else peaks.index(max(peaks))
 
 
-def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
+def _memory(row: Row, what: Case, prediction: Prediction) -> tuple[float, float] | None:
     """Return (predicted, measured) bytes of the first memory figure that the row states; None without one.
 
-    In this order: peak allocated, of the compared stage; peak reserved, of the fullest; `memory_gb`, as allocated;
-    device total; activations alone, without weights and states (the larger of first and last rank). All are read in
-    units of 2^30 or 2^20.
+    In this order: peak allocated and reserved, `memory_gb` (as allocated), each of the compared stage; device total;
+    activations alone, without weights and states (the larger of first and last rank). Units are 2^30 or 2^20.
     """
     measured = row.measured
     peak = prediction.stage_bytes[compared_stage(row, prediction)]
     if measured.peak_allocated_gib is not None:
         return peak, measured.peak_allocated_gib * GIB
     if measured.peak_reserved_gib is not None:
-        return prediction.predicted.reserved_bytes, measured.peak_reserved_gib * GIB
+        return float(reserved_bytes(peak, what.configuration.framework)), measured.peak_reserved_gib * GIB
     if measured.memory_gb is not None:
         return peak, measured.memory_gb * GIB
     if used := measured.device_used_gib or measured.device_used_gb:  # nvidia-smi counts in GiB and calls it GB

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
@@ -161,6 +160,19 @@ _SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 }
 
 
+# Options of rows -> destinations of Megatron-LM's whose values they have, with the default.
+_ARGUMENTS: Mapping[str, tuple[str, Any]] = {
+    "activation_offload": ("fine_grained_activation_offloading", False),
+    "first_layers": ("decoder_first_pipeline_num_layers", None),
+    "last_layers": ("decoder_last_pipeline_num_layers", None),
+    "layout": ("pipeline_model_parallel_layout", ""),
+    "microbatch_group": ("microbatch_group_size_per_vp_stage", 0),
+    "moe_a2a": ("overlap_moe_expert_parallel_comm", False),
+    "quantised_weights": ("fp8_param_gather", False),
+    "sequence_parallel": ("sequence_parallel", False),
+    "transformer_impl": ("transformer_impl", "transformer_engine"),
+    "vocab_multiple": ("make_vocab_size_divisible_by", MEGATRON_VOCAB_MULTIPLE),
+}
 # Overlaps of rows -> Megatron-LM's destinations, each off unless it is given.
 _OVERLAPS = {"grad_reduce": "overlap_grad_reduce", "param_gather": "overlap_param_gather", "tp_comm": "tp_comm_overlap"}
 
@@ -176,7 +188,7 @@ class RowOptions:
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
         own, self._unread = _spelled(row.options.model_dump(exclude_none=True))
-        given = _from_arguments(row) | {"deferred_gradients": _deferred(row)} if own.get("megatron_args") else {}
+        given = _from_arguments(row) if own.get("megatron_args") else {}
         self.stated, self._unused = given | own, set(own)
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
@@ -317,47 +329,30 @@ def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputErro
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included.
-
-    Only if they apply: zero_stage (Megatron FSDP), cp_comm (all_gather and a2a), recompute_modules (selective),
-    recompute_method and recompute_layers (full), attention_kernel (deterministic mode; local layers without flash),
-    ends_as_layers. first_layers, last_layers: None if not given.
-    """
+    """Return the options that the row's Megatron-LM arguments state, with Megatron's defaults of some."""
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
+    ends = [int(bool(names.get(f"account_for_{end}_in_pipeline_split"))) for end in ("embedding", "loss")]
     result: dict[str, Any] = {
+        **{option: names.get(dest) or default for option, (dest, default) in _ARGUMENTS.items()},
         "loss": "parallel",
         **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
-        "transformer_impl": "local" if local else "transformer_engine",
+        **recomputed(names),
         "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
-        "quantised_weights": bool(names.get("fp8_param_gather")),
-        "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,
-        "layout": names.get("pipeline_model_parallel_layout") or "",
-        "sequence_parallel": bool(names.get("sequence_parallel")),
+        "deferred_gradients": _deferred(row),
+        "ends_as_layers": ends,
         "overlap": {name: bool(names.get(dest)) for name, dest in _OVERLAPS.items()},
-        "moe_a2a": bool(names.get("overlap_moe_expert_parallel_comm")),
-        "activation_offload": bool(names.get("fine_grained_activation_offloading")),
         "etp": names.get("expert_tensor_parallel_size") or names.get("tensor_model_parallel_size") or 1,
-        "microbatch_group": names.get("microbatch_group_size_per_vp_stage") or 0,
-        "optimizer_instances": instances(names),
         "gtp": weight_shards(names),
+        "optimizer_instances": instances(names),
     }
     if names.get("use_megatron_fsdp"):
         result["zero_stage"] = zero_stage(names)
-    result |= recomputed(names)
     if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
     if local and not names.get("use_flash_attn"):
         fused = names.get("masked_softmax_fusion") is not False
         result["attention_kernel"] = "fused-softmax" if fused else "torch-unfused"
-    kind = re.findall(r"p2p|all_gather|a2a\+p2p|a2a", str(names.get("cp_comm_type", "")))
-    if kind and kind[0] in ("all_gather", "a2a"):
-        result["cp_comm"] = kind[0]
-    ends = [f"account_for_{end}_in_pipeline_split" for end in ("embedding", "loss")]
-    if any(names.get(end) for end in ends):
-        result["ends_as_layers"] = [int(bool(names.get(end))) for end in ends]
-    for end in ("first", "last"):
-        result[f"{end}_layers"] = names.get(f"decoder_{end}_pipeline_num_layers")
     return result
 
 

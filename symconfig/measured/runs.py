@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, Measurements, load_measurements
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate, gpu_type
-from symconfig.measured.judge import Judged, judge
-from symconfig.measured.log_row import as_row, log_model, source_of
+from symconfig.measured.judge import Judged, judge_case
+from symconfig.measured.log_row import Additions, read_back
 from symconfig.measured.score import predicted
 from symconfig.measured.training_log import read_log
 from symconfig.units import GIB
@@ -21,18 +20,6 @@ from symconfig.units import GIB
 Timed = tuple[str, Judged]  # source and row
 RECOMPUTE = ("none", "selective", "full")
 MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
-
-
-@dataclass(frozen=True, slots=True)
-class Additions:
-    """A person's additions to a training log: DeepSpeed's do not name the model."""
-
-    model: ModelDescriptor | None = None
-    gpus: int | None = None
-    micro_batch: int | None = None
-    global_batch: int | None = None
-    seq_length: int | None = None
-    recompute: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +85,16 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
 
 
 def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) -> tuple[list[Timed], list[str]]:
-    """Return the log's steady step as a run (none without one) and remarks: the log's own, memory, assumed values, the
-    row's note, and steady against predicted time. Raises InputError without a cluster, or if the log with its additions
+    """Return the log's steady step as a run (none without one) and remarks: the log's own, memory, assumed values, and
+    steady against predicted time. Raises InputError without a cluster, or if the log with its additions
     is no predictable run; then each missing field has the option that supplies it.
     """
     if cluster is None:
         hint = "--cluster h100, or the path of your own"
         raise InputError("a training log does not say on which GPUs it ran", file=str(path), hint=hint)
     log = read_log(path, additions.global_batch)
-    batch = MeasuredBatch.model_validate(
-        {"micro": additions.micro_batch, "global": additions.global_batch, "seq_length": additions.seq_length}
-    )
-    options = MeasuredOptions(recompute=additions.recompute)
     try:
-        model = additions.model or log_model(log)
-        row = as_row(log, cluster, model, gpus=additions.gpus, batch=batch, options=options)
-        item = judge(source_of(log), row, model, cluster)
+        item = judge_case(*read_back(log, cluster, additions))
     except InputError as error:
         problems = [_log_problem(problem, path) for problem in error.problems]
         if log.needs_batch:
@@ -127,8 +108,6 @@ def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) ->
     if item.case.taken:
         taken = ", ".join(f"{name} {value}" for name, value in item.case.taken)
         remarks.append(f"not said by the log and assumed: {taken}")
-    if row.note:
-        remarks.append(row.note)
     if item.time is None:
         remarks.append("it has no steady step, so it is not fitted to")
     elif log.steady:

@@ -36,7 +36,6 @@ _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|
 # srun -l "12: ", torchrun "[rank3]:", mpirun "[1,3]<stdout>:", pdsh "node-7: ".
 _PREFIX = re.compile(r"\s*(?:\[[^\]\"]*\](?:<\w+>)?:?\s?|[\w.-]+:\s)*")
 _RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,9})\]|\[\d+,(\d{1,9})\]<std|(\d{1,7}):\s)|\[Rank (\d{1,9})\]", re.I)
-_CONTROL = re.compile(rb"[^\t\n\r\x08\x0b\x0c\x1b\x20-\xff]")  # bytes that no text has
 _OUT_OF_MEMORY = re.compile(r"(?:CUDA|HIP|NPU) (?:error: )?out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY")
 # What a line that counts holds, since most lines of a log are none of them.
 _WANTED = re.compile(
@@ -69,10 +68,9 @@ _ARGUMENTS = re.compile(r"-{8,}\s*(end of )?arguments\s*-{8,}")
 _ARGUMENT = re.compile(r"(?:^|\s)(?:([A-Za-z_]\w{0,46}) \.+|([A-Za-z_]\w{47,99}) ) (.*?)\s*$")
 # DeepSpeed's, and those of programs above it.
 _THROUGHPUT = re.compile(r"global_step=(\d{1,12}),.*?CurrSamplesPerSec=" + _NUMBER + r"(?=\s*(?:,|$))")
-_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER}GB")
 _PIPELINE = re.compile(r"steps?:\s*(\d{1,12})\b.{0,400}?iter time \(s\):\s*" + _NUMBER + r"\s+samples/sec:")
 _MAXIMA = {
-    "allocated": re.compile(rf"\bMax_MA\s+{_NUMBER}\s*([GM])B"),
+    "allocated": re.compile(rf"\b(?:Max_MA\s+|MaxMemAllocated=){_NUMBER}\s*([GM])B"),
     "reserved": re.compile(rf"\bMax_CA\s+{_NUMBER}\s*([GM])B"),
 }
 _SETTING = re.compile(r"config\w*\.py:\d+:print\w*\]\s+([A-Za-z_]\w*) \.* ?(\S.*?)\s*$")
@@ -87,6 +85,7 @@ _OWN = re.compile(r"\b(\d+) ranks: tp (\d+), cp (\d+), dp (\d+); micro-batch (\d
 _OWN_SIZES = ("world_size", "tensor_parallel.autotp_size", "sequence_parallel_size", "data_parallel_size",
               "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "seq_length")  # fmt: skip
 _OF_BATCH = ("tensor_parallel.autotp_size", *_OWN_SIZES[3:6])  # DeepSpeed counts tensor-parallel ranks as data ranks
+_KINDS = ("step", "pipeline", "throughput", "average")  # of lines with times, the best first
 _OWN_STEP = re.compile(rf"\bstep (\d{{1,12}}) loss \S+ lr \S+ time {_NUMBER} s tokens/s/GPU \S+ peak {_NUMBER} GiB")
 
 
@@ -108,8 +107,8 @@ class Step:
 class Steady:
     """Seconds of a step after the warm-up: the median of `n` logged times, and their quartiles.
 
-    samples: sequences of such a step, None if the log does not say. tflops_per_gpu: the median, None without any. lost:
-    share of the time of all these steps that the slow ones take beyond the median.
+    samples: sequences of such a step. tflops_per_gpu: the median. lost: share of the time that the slow steps take
+    beyond the median.
     """
 
     seconds: float
@@ -150,12 +149,9 @@ class TrainingLog:
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     """Return a training log's steady step time, memory, settings and remarks.
 
-    The steady time is the median of the logged times without the warm-up: those whose interval begins before WARM_UP
-    steps have run. If the batch size changes, only times of the most frequent one count. Of several kinds of lines the
-    best is used: steps, pipeline's, throughput, means over the run.
-
-    global_batch: sequences per step, for DeepSpeed logs that do not print it; samples per second give no time without.
-    Raises InputError if the file cannot be opened, is empty or binary, or is no training log.
+    Of several kinds of lines the best is used: steps, pipeline's, throughput, means over the run. global_batch:
+    sequences per step, for DeepSpeed logs that do not print it; samples per second give no time without.
+    Raises InputError if the file cannot be opened, is empty, or is no training log.
     """
     reader, remarks = _Reader(), list[str]()
     for line in _lines(path, remarks):
@@ -234,12 +230,10 @@ def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[
 def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
     """Yield the lines of a plain or gzip file as text, without colours; a progress bar gives a line for each update.
 
-    Of a line above _LONGEST bytes only the end is given.
-    A last line without an end is left out, and so is what follows damage to an archive; both add a remark. Raises
-    InputError for a file that cannot be read, is empty or is binary (its first line), or an archive without a readable
-    line.
+    Of a line above _LONGEST bytes only the end is given. A last line without an end is left out, and so is what follows
+    damage to an archive; both add a remark. Raises InputError for a file that cannot be read or has no line.
     """
-    first, last = True, b""
+    last = b""
     try:
         with opened(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -247,21 +241,16 @@ def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
             try:
                 while line := stream.readline(_LONGEST):
-                    if first and len(_CONTROL.findall(line)) > len(line) // 20:
-                        raise InputError("is a binary file", file=str(path), line=1, need="a training log as text")
-                    first, last = False, line
+                    last = line
                     if line.endswith(b"\n"):
                         for part in line.split(b"\r"):
                             yield _COLOUR.sub("", part.decode("utf-8", errors="replace"))
             except (EOFError, zlib.error, gzip.BadGzipFile):
-                if first:
-                    what = "the gzip archive is cut off or damaged, nothing of it can be read"
-                    raise InputError(what, file=str(path), need="a training log") from None
                 remarks.append("the gzip archive is cut off or damaged")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
-    if first:
-        raise InputError("is empty", file=str(path), need="a training log")
+    if not last:
+        raise InputError(f"is empty{', or a damaged archive' * packed}", file=str(path), need="a training log")
     if not last.endswith(b"\n"):
         remarks.append("the last line has no end: cut off, or still being written")
 
@@ -275,9 +264,7 @@ class _Reader:
     of a JSON that is being read. timers: seconds of each report by Megatron's name.
     """
 
-    steps: dict[str, dict[int, Step]] = field(
-        default_factory=lambda: {kind: {} for kind in ("step", "pipeline", "throughput", "average")}
-    )
+    steps: dict[str, dict[int, Step]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
     peaks: dict[int | None, dict[str, float]] = field(default_factory=dict)
     arguments: dict[str, Value] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -290,10 +277,7 @@ class _Reader:
     timers: dict[str, list[float]] = field(default_factory=dict)
 
     def read(self, line: str) -> None:
-        """Add what one line prints: a step, memory, an argument or a setting; in a block of arguments only those.
-
-        The first out-of-memory is recorded with the last iteration so far.
-        """
+        """Add what one line prints: a step, memory, an argument or a setting; in a block of arguments only those."""
         if self.block:
             self.block -= 1
             if match := _ARGUMENT.search(line):
@@ -367,8 +351,6 @@ class _Reader:
                 self.steps[kind].setdefault(step.iteration, step)
                 if kind == "step":
                     self._peak(of, "allocated", float(match[3]) * GIB)
-        if match := _ALLOCATED.search(line):
-            self._peak(of, "allocated", float(match[1]) * GIB)
         for name, pattern in _MAXIMA.items():
             if match := pattern.search(line):
                 self.deepspeed = True
@@ -402,9 +384,8 @@ class _Reader:
 
 def _value(word: str) -> Value:
     """Return a printed value as True, False, None, int (up to 18 digits), finite float, or else the text."""
-    words = {"True": True, "False": False, "None": None}
-    if word in words:
-        return words[word]
+    if word in ("True", "False", "None"):
+        return {"True": True, "False": False}.get(word)
     if re.fullmatch(r"[+-]?\d{1,18}", word):
         return int(word)
     if re.fullmatch(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?", word) and math.isfinite(float(word)):

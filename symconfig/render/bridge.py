@@ -176,7 +176,7 @@ def _refused(plan: Plan) -> Iterator[Problem]:
     gpt-oss, and plans for another backend than Megatron.
     """
     model, best = plan.model, plan.best
-    for _, reason in adapters.refusals(model):
+    for reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
     failed = refused(plan, megatron.NAME, version(plan))
     yield from (problem for constraint, problem in failed.items() if "adapted" in constraint.asks)

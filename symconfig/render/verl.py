@@ -90,7 +90,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """
     yield from learning.of_stages(plan, NAME)
     yield from _of_updates(learning.section(plan))
-    yield from (Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model))
+    yield from (Problem(reason, field="adapter") for reason in adapters.refusals(plan.model))
     yield from learning.of_adam(plan, NAME)
 
 

@@ -190,7 +190,7 @@ def test_the_longest_part_is_that_of_dealing_weight_by_weight(stage: str, ranks:
 
 def test_an_unknown_optimizer_and_a_setting_of_another_are_refused() -> None:
     for said, words in (
-        ("muno", "muno is no optimizer that is known, need one of adam, adam8bit, adafactor, muon, sgd"),
+        ("muno", "Input should be 'adam', 'adam8bit', 'adafactor', 'muon' or 'sgd'"),
         ({"name": "sgd", "exp_avg": "bf16"}, "exp_avg is no setting of sgd, but of adam"),
         ({"name": "adam", "ns_steps": 3}, "ns_steps is no setting of adam, but of muon"),
     ):

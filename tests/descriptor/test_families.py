@@ -170,17 +170,6 @@ def test_code_of_its_own_is_never_run_and_the_file_may_be_read_as_one_of_a_famil
         imported(config, "config.json", None, like="lama")
 
 
-@pytest.mark.parametrize(
-    ("kind", "hint"),
-    [("Llama", "llama"), ("mistal", "mistral"), ("llama9", None), ("qwen9", None), ("llama-nas", None)],
-)
-def test_another_release_of_a_family_is_not_taken_for_a_misspelling(kind: str, hint: str | None) -> None:
-    with pytest.raises(InputError) as caught:
-        import_config({"model_type": kind}, "config.json", None)
-    (problem,) = caught.value.problems
-    assert problem.hint == (hint or "symconfig import config.json --like FAMILY, if it is built as one of these")
-
-
 def test_every_family_is_read_or_refused_with_a_reason() -> None:
     found = {one.name: one for one in every()}
     assert set(families()) <= set(found)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from symconfig.descriptor import recipe as module
-from symconfig.descriptor.learning_rate import USUAL, derived, neighbours, rate, short, why
+from symconfig.descriptor.learning_rate import derived, habits, neighbours, rate, short, why
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.descriptor.recipe import Recipe, every_recipe, find_recipe, load_recipes, recipe_models
 from symconfig.descriptor.task import Task
@@ -22,16 +22,16 @@ from symconfig.errors import InputError
 from symconfig.solve.pins import parse
 from tools.generate import is_current
 
-TASKS = st.sampled_from(sorted(USUAL))
+TASKS = st.sampled_from(sorted(habits()))
 
 
 def of(task: Task, parameters: float, **said: Any) -> Any:
     return derived(Training(**said), task, parameters)
 
 
-@pytest.mark.parametrize("task", sorted(USUAL))
+@pytest.mark.parametrize("task", sorted(habits()))
 def test_a_published_size_has_its_own_rate_and_every_rate_a_source(task: Task) -> None:
-    for row in USUAL[task].rates:
+    for row in habits()[task].rates:
         assert of(task, row.parameters).lr == row.lr
         assert "arXiv" in row.source or "github.com" in row.source
 
@@ -52,9 +52,9 @@ def test_a_larger_model_is_never_trained_with_a_higher_rate(task: Task, one: flo
 
 @given(TASKS, st.floats(1e6, 1e13))
 def test_a_rate_lies_between_those_of_its_neighbours(task: Task, parameters: float) -> None:
-    below, above = neighbours(USUAL[task], parameters)
-    assert above.lr <= rate(USUAL[task], parameters) <= below.lr
-    sizes = [row.parameters for row in USUAL[task].rates]
+    below, above = neighbours(habits()[task], parameters)
+    assert above.lr <= rate(habits()[task], parameters) <= below.lr
+    sizes = [row.parameters for row in habits()[task].rates]
     assert all(one < other for one, other in pairwise(sizes))
 
 
@@ -71,7 +71,7 @@ def test_a_long_run_warms_up_for_as_many_steps_as_published_and_a_short_one_for_
 
 
 def test_the_task_decides_by_an_order_of_magnitude() -> None:
-    rates = {task: of(task, 70e9).lr for task in USUAL}
+    rates = {task: of(task, 70e9).lr for task in habits()}
     assert rates == {
         "pretrain": 1.5e-4, "sft": 1e-5, "lora": 1e-4, "dpo": 5e-7, "dpo of adapters": 5e-6, "reward": 5e-6, "rl": 1e-6,
         "rl of adapters": 3e-5,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions
+from symconfig.descriptor.measurements import Row
 from symconfig.errors import InputError
 from symconfig.existing.recover.zoo import meaning
 from symconfig.format import picked
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.measured.judge import judge
-from symconfig.measured.log_row import as_row, log_model, source_of
+from symconfig.measured.judge import Judged, judge_case
+from symconfig.measured.log_row import Additions, read_back, run_of
 from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.plans.configuration import FIELDS as NAMES_OF_CONFIGURATION
 from symconfig.plans.plan import Plan
@@ -44,12 +46,25 @@ OPTIONS: tuple[dict[str, object], ...] = (
 )
 
 
+def item_of(log: TrainingLog, cluster: ClusterDescriptor, **additions: Any) -> Judged:
+    """The run of a log, as calibrate has it."""
+    return judge_case(*read_back(log, cluster, Additions(**additions)))
+
+
+def row_of(log: TrainingLog, cluster: ClusterDescriptor, **additions: Any) -> Row:
+    return read_back(log, cluster, Additions(**additions))[0]
+
+
 def configuration(plan: Plan) -> Setup:
     """What `predict` is to be asked for a plan."""
     o = plan.best.configuration
     gathers = o.overlap_param_gather and o.zero_stage > 0
     framework = replace(MEGATRON, gathers=Start.ON_DEMAND if gathers and o.pp > 1 and o.vpp == 1 else Start.AHEAD)
-    return stated(Setup.of(plan.best, framework, sequence_parallel=o.sequence_parallel and o.tp > 1, version=None))
+    return stated(
+        Setup.of(
+            plan.best, framework, sequence_parallel=o.sequence_parallel and o.tp > 1, version=plan.best.target.version
+        )
+    )
 
 
 def stated(c: Setup) -> Setup:
@@ -62,7 +77,7 @@ def test_a_models_own_plan_is_read_back(tmp_path: Path) -> None:
     for name in MODELS:
         plan = sample_plan(name)
         log = read_log(write(tmp_path, plan_log(plan)))
-        item = judge(source_of(log), as_row(log, plan.cluster), None, plan.cluster)
+        item = item_of(log, plan.cluster)
         wanted = configuration(plan)
         assert stated(item.case.configuration) == wanted, name
         assert not item.case.assumed, name
@@ -73,7 +88,7 @@ def test_a_models_own_plan_is_read_back(tmp_path: Path) -> None:
 def test_options_of_a_plan_are_read_back(tmp_path: Path, options: dict[str, object]) -> None:
     plan = sample_plan("llama2-13b", load_cluster("b200"), **options)  # type: ignore[arg-type]
     log = read_log(write(tmp_path, plan_log(plan)))
-    found = judge(source_of(log), as_row(log, plan.cluster), None, plan.cluster).case.configuration
+    found = item_of(log, plan.cluster).case.configuration
     wanted = configuration(plan)
     assert stated(found) == wanted
 
@@ -82,24 +97,20 @@ def test_a_named_model_and_a_cluster_of_ones_own(tmp_path: Path) -> None:
     plan = sample_plan("gpt-oss-120b", "h100")
     log = read_log(write(tmp_path, plan_log(plan)))
     cluster = plan.cluster.model_copy(update={"name": "our machine"})
-    without = as_row(log, cluster)
-    assert "sliding windows" in without.note
-    row = as_row(log, cluster, plan.model)
-    assert row.note is None
-    item = judge(source_of(log), row, plan.model, cluster)
-    assert item.case.model == plan.model
+    assert meaning(item_of(log, cluster).case.model) == meaning(plan.model)
+    item = item_of(log, cluster, model=plan.model)
+    assert meaning(item.case.model) == meaning(plan.model)
     assert item.case.cluster.name == "our machine"
 
 
 def test_memory_and_out_of_memory_reach_the_row(tmp_path: Path) -> None:
     a100 = load_cluster("a100-80gb")
-    row = as_row(read_log(write(tmp_path, megatron_log())), a100)
+    row = row_of(read_log(write(tmp_path, megatron_log())), a100)
     assert row.measured.peak_allocated_gib == pytest.approx(40_001 * MIB / GIB)
-    assert len(row.measured.peak_allocated_gib_by_rank) == 2
     assert row.measured.memory_rank == "max"
     assert row.measured.oom is None
     died = write(tmp_path, megatron_log(1) + "torch.OutOfMemoryError: CUDA out of memory.\n")
-    row = as_row(read_log(died), a100)
+    row = row_of(read_log(died), a100)
     assert row.measured.oom
     assert row.measured.step_s is None
 
@@ -108,23 +119,23 @@ def test_memory_of_the_first_rank_alone_is_that_of_the_first_stage(tmp_path: Pat
     plan = sample_plan("llama2-13b", load_cluster("a100-80gb"), pp=4, dp=4)
     text = plan_log(plan) + memory(0, 20_000.0)
     log = read_log(write(tmp_path, text))
-    item = judge(source_of(log), as_row(log, plan.cluster), None, plan.cluster)
+    item = item_of(log, plan.cluster)
     assert item.memory == (item.prediction.stage_bytes[0], 20_000 * MIB)
-
-
-def test_private_arguments_stay_in_the_log(tmp_path: Path) -> None:
-    row = as_row(read_log(write(tmp_path, megatron_log())), load_cluster("a100-80gb"))
-    assert "data-path" not in row.options.megatron_args
-    assert row.options.megatron_args["disable-bias-linear"] is True
+    figures = item.row.measured.model_copy(update={"peak_allocated_gib": None, "peak_reserved_gib": 20.0})
+    first, last = (
+        judge_case(item.row.model_copy(update={"measured": figures.model_copy(update={"stage": stage})}), item.case)
+        for stage in (0, 3)
+    )
+    peaks, fragmentation = item.prediction.stage_bytes, 1 + item.case.configuration.framework.fragmentation
+    assert (first.memory[0], last.memory[0]) == pytest.approx([peaks[0] * fragmentation, peaks[3] * fragmentation])
 
 
 def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, deepspeed_log()))
     a100, model = load_cluster("a100-80gb"), load_model("llama2-7b")
     with pytest.raises(InputError, match="which model"):
-        as_row(log, a100)
-    row = as_row(log, a100, model, batch=MeasuredBatch(seq_length=4096), options=MeasuredOptions(recompute="full"))
-    item = judge(source_of(log), row, model, a100)
+        row_of(log, a100)
+    item = item_of(log, a100, model=model, seq_length=4096, recompute="full")
     c = item.case.configuration
     assert (c.tp, c.dp, c.micro, c.global_batch, c.zero_stage, c.precision) == (1, 8, 2, 64, 3, "bf16")
     assert c.framework.name == "deepspeed"
@@ -135,7 +146,9 @@ def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
 
 def test_deepspeeds_own_count_of_tensor_parallel_ranks(tmp_path: Path) -> None:
     text = deepspeed_log().replace('"bf16"', '"tensor_parallel": {"autotp_size": 2},\n    "bf16"')
-    row = as_row(read_log(write(tmp_path, text)), load_cluster("a100-80gb"), load_model("llama2-7b"))
+    row = row_of(
+        read_log(write(tmp_path, text)), load_cluster("a100-80gb"), model=load_model("llama2-7b"), seq_length=4096
+    )
     assert (row.parallel, row.batch.global_) == ({"tp": 2, "dp": 4}, 32)
 
 
@@ -144,13 +157,13 @@ def test_symconfigs_own_deepspeed_script_says_all_but_the_model(tmp_path: Path) 
     lines = "".join(f"step {n} loss 9.0 lr 1e-5 time 2.5000 s tokens/s/GPU 6553.6 peak 9.5 GiB\n" for n in range(1, 9))
     log = read_log(write(tmp_path, head + lines))
     a100, model = load_cluster("a100-80gb"), load_model("llama2-7b")
-    item = judge(source_of(log), as_row(log, a100, model), model, a100)
+    item = item_of(log, a100, model=model)
     c = item.case.configuration
     assert (c.tp, c.cp, c.dp, c.micro, c.global_batch, c.seq_length) == (2, 2, 2, 2, 16, 4096)
     assert c.cp_comm == "a2a"
     assert item.time[1] == 2.5
     with pytest.raises(InputError, match="multiply"):
-        as_row(log, a100, model, gpus=6)
+        row_of(log, a100, model=model, gpus=6)
 
 
 def test_what_the_caller_states_goes_first(tmp_path: Path) -> None:
@@ -158,55 +171,43 @@ def test_what_the_caller_states_goes_first(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, lines))
     model, h100 = load_model("llama3.1-8b"), load_cluster("h100")
     with pytest.raises(InputError, match="how many GPUs"):
-        as_row(log, h100, model)
-    batch = MeasuredBatch(micro=1, seq_length=8192)
-    row = as_row(log, h100, model, gpus=16, batch=batch)
-    c = judge(source_of(log), row, model, h100).case.configuration
+        row_of(log, h100, model=model)
+    c = item_of(log, h100, model=model, gpus=16, micro_batch=1, seq_length=8192).case.configuration
     assert (c.tp, c.dp, c.global_batch, c.seq_length) == (1, 16, 64, 8192)
 
 
 def test_another_model_than_the_logs_is_refused(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, megatron_log()))
-    with pytest.raises(InputError, match="not the model of this log"):
-        as_row(log, load_cluster("a100-80gb"), load_model("llama3.1-70b"))
+    with pytest.raises(InputError, match="70b's num_hidden_layers"):
+        row_of(log, load_cluster("a100-80gb"), model=load_model("llama3.1-70b"))
 
 
 def test_a_log_without_figures_gives_no_row(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, throughput(10, 32.0).replace("MaxMemAllocated=30.25GB", "").replace("MemA", "A")))
     with pytest.raises(InputError, match="batch size"):
-        as_row(log, load_cluster("a100-80gb"), load_model("llama2-7b"), gpus=8)
-
-
-SPOKEN = (
-    "llama2-13b", "llama3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b",
-    "gpt3-175b",
-)  # fmt: skip
+        row_of(log, load_cluster("a100-80gb"), model=load_model("llama2-7b"), gpus=8)
 
 
 def log_of(folder: Path, text: str) -> TrainingLog:
     return read_log(write(folder, text))
 
 
-@pytest.mark.parametrize("name", SPOKEN)
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "gpt-oss-120b", "gpt3-175b"])
 def test_the_model_of_a_plan_is_read_back_whole(tmp_path: Path, name: str) -> None:
     plan = sample_plan(name)
-    found = log_model(log_of(tmp_path, plan_log(plan)))
+    found = run_of(log_of(tmp_path, plan_log(plan)), plan.cluster, Additions()).described.model
     assert meaning(found) == meaning(plan.model)
 
 
-def test_a_short_print_is_read_over_the_parsers_defaults(tmp_path: Path) -> None:
-    found = log_model(log_of(tmp_path, megatron_log()))
-    assert (found.num_hidden_layers, found.num_key_value_heads, found.intermediate_size) == (32, 8, 14336)
-    assert (found.vocab_size, found.hidden_act, found.position, found.norm) == (50257, "silu", "learned", "layernorm")
-
-
-def test_a_model_that_no_descriptor_describes_is_refused_by_its_name(tmp_path: Path) -> None:
-    log = log_of(tmp_path, megatron_log())
+def test_what_no_audit_predicts_is_refused_at_the_log(tmp_path: Path) -> None:
+    log, cluster = log_of(tmp_path, megatron_log()), load_cluster("h100")
     strange = replace(log, arguments={**log.arguments, "is_hybrid_model": True})
     with pytest.raises(InputError) as error:
-        log_model(strange)
+        run_of(strange, cluster, Additions())
     assert [problem.field for problem in error.value.problems] == ["is_hybrid_model"]
     assert all(problem.file == log.path and problem.hint for problem in error.value.problems)
+    with pytest.raises(InputError, match="Megatron-DeepSpeed"):
+        run_of(replace(log, framework="deepspeed"), cluster, Additions())
 
 
 SLOWER = 1.15
@@ -216,9 +217,7 @@ def log_of_a_slower_machine(folder: Path) -> tuple[Path, float]:
     """A log of Llama-2 13B whose steps take 15 % longer than predicted; the predicted seconds."""
     plan = sample_plan("llama2-13b", load_cluster("a100-80gb"))
     draft = read_log(write(folder, plan_log(plan), "draft.log"))
-    from symconfig.measured.cases import case
-
-    what = case(source_of(draft), as_row(draft, plan.cluster), None, plan.cluster)
+    _, what = read_back(draft, plan.cluster, Additions())
     seconds = predict(what.model, what.cluster, what.configuration).predicted.step_s
     return write(folder, plan_log(plan, 1e3 * SLOWER * seconds), "train.log"), seconds
 

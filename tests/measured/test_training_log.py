@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
-from symconfig.measured.log_row import as_row
+from symconfig.measured.log_row import Additions, read_back
 from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import (
@@ -195,8 +195,8 @@ def test_symconfigs_own_deepspeed_script(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"hello\nworld\n", "not a training log"),
-        (bytes(range(256)) * 40, "binary"),
-        (b"\x1f\x8b\x08\x00garbage", "gzip"),
+        (bytes(range(256)) * 40, "not a training log"),
+        (b"\x1f\x8b\x08\x00garbage", "damaged archive"),
         (b"Traceback (most recent call last)\nRuntimeError: CUDA out of memory\n", "not a training log"),
     ],
 )
@@ -272,7 +272,7 @@ A100 = load_cluster("a100-80gb")
 def reads(folder: Path, content: bytes, name: str = "train.log") -> None:
     """Whatever it is, it is read or refused in a sentence; and so is its row."""
     with suppress(InputError):
-        as_row(read(folder, content, name), A100)
+        read_back(read(folder, content, name), A100, Additions())
 
 
 @FUZZ

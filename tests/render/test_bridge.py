@@ -143,22 +143,22 @@ def test_adapters_get_bridges_names(targets: list[str], kind: str, modules: tupl
 
 
 @pytest.mark.parametrize(
-    ("model", "names"),
+    ("model", "words"),
     [
-        (with_adapter("q_proj", "v_proj"), ["adapter of some parts"]),
-        (with_adapter("gate_proj"), ["adapter of some parts"]),
-        (with_adapter("qkv_proj", "gate_proj", "up_proj"), ["adapter of both kinds"]),
-        (with_adapter("o_proj", method="qlora"), ["adapter in 4 bits"]),
-        (with_adapter("o_proj", "down_proj", name="qwen3-30b-a3b"), ["adapter of experts"]),
-        (with_adapter("o_proj", name="deepseek-v3"), ["adapter of latent attention"]),
+        (with_adapter("q_proj", "v_proj"), ["of each part"]),
+        (with_adapter("gate_proj"), ["of each part"]),
+        (with_adapter("qkv_proj", "gate_proj", "up_proj"), ["either on fused layers"]),
+        (with_adapter("o_proj", method="qlora"), ["in 4 bits"]),
+        (with_adapter("o_proj", "down_proj", name="qwen3-30b-a3b"), ["all experts"]),
+        (with_adapter("o_proj", name="deepseek-v3"), ["latent attention"]),
         (
             with_adapter("q_proj", "down_proj", name="deepseek-v3", method="qlora"),
-            ["adapter in 4 bits", "adapter of latent attention", "adapter of experts", "adapter of some parts"],
+            ["in 4 bits", "latent attention", "all experts", "of each part"],
         ),
     ],
 )
-def test_adapters_that_bridge_cannot_train_are_refused_by_all_reasons(model: Any, names: list[str]) -> None:
-    assert [name.replace("adapters", "adapter") for name, _ in adapters.refusals(model)] == names
+def test_adapters_that_bridge_cannot_train_are_refused_by_all_reasons(model: Any, words: list[str]) -> None:
+    assert all(word in reason for word, reason in zip(words, adapters.refusals(model), strict=True))
 
 
 def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, FILE
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
-from symconfig.descriptor.architectures.registry import NO_DECODER
+from symconfig.descriptor.architectures.registry import reasons
 
+NO_DECODER = reasons("no_decoder")
 AROUND = ("fuyu", "got_ocr2", "moss_transcribe_diarize")  # registered for causal modelling, with a tower before text
 _TYPES = {"int", "float", "bool", "str", "None", "list", "dict"}
 _SECTION = "text_config"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import FILE as CLASS_DEFAULTS
-from symconfig.descriptor.learning_rate import USUAL
+from symconfig.descriptor.learning_rate import habits
 from symconfig.descriptor.training import Training
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
 from symconfig.existing.rules import deepspeed, megatron
@@ -205,7 +205,7 @@ def _training_fields() -> Iterator[tuple[str, ...]]:
 
 
 def _usual_rates() -> Iterator[str]:
-    for task, habit in USUAL.items():
+    for task, habit in habits().items():
         rows = ((f"{row.parameters / 1e9:g}B", f"{row.lr:g}", row.source) for row in habit.rates)
         most = "" if habit.most_warmup is None else f", at most {habit.most_warmup:,} iterations"
         lowest = f"{habit.floor:g} x `lr`" if habit.floor else "0"

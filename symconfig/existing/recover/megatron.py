@@ -117,8 +117,8 @@ class Reader:
             yield names.problem(what, "optimizer", got=names.table.version)
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        beyond = [dest for dest in names.written if dest in BOUNDS and not _within(names, dest)]
-        for dest in beyond:
+        beyond = {dest for dest in BOUNDS if not _within(names, dest)}
+        for dest in filter(beyond.__contains__, dict.fromkeys((*names.written, *BOUNDS))):
             yield names.problem("is a number that no run has", dest, got=names[dest], need=BOUNDS[dest])
         if beyond:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -191,14 +192,19 @@ def version_of(names: Sequence[str]) -> str:
 def printed_namespace(arguments: Mapping[str, Any]) -> Namespace:
     """Return the namespace of values that Megatron-LM printed: all that is not None counts as given, without a place.
 
-    Lists become tuples. Its version is the one that shares most argument names with `arguments`; of several the one
-    with the fewest arguments.
+    Texts are read as the option's values, lists as tuples. Its version is the one that shares most argument names with
+    `arguments`; of several the one with the fewest arguments.
     """
     known = {version: defaults(version).keys() for version in versions()}
     version = max(versions(), key=lambda version: (len(known[version] & arguments.keys()), -len(known[version])))
     names = Namespace((), flags(version))
     names.printed = True
+    stored = {flag.dest: flag for flag in names.table.flags.values() if flag.kind == "store"}
     for dest, value in arguments.items():
+        if isinstance(value, str) and (flag := stored.get(dest)) is not None:
+            words = re.findall(r"[\w.+-]+", value) if flag.nargs in ("+", "*") else [value]
+            with suppress(ValueError):
+                value = parsed(flag, words, flag.name)
         if value is not None:
             names._given[dest] = (tuple(value) if isinstance(value, list) else value), None
     return names

@@ -8,20 +8,17 @@ from functools import partial
 from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.backend import Maturity, Option, Standing
-from symconfig.frameworks.constraint import Constraint, of_module
+from symconfig.frameworks.constraint import Constraint, of_module, only
 from symconfig.frameworks.deepspeed.behaviour import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.frameworks.megatron import maturity as megatron
 from symconfig.plans.configuration_set import among, no
 
-ETP = Constraint(
-    name="autoep with etp",
-    predicate=lambda f, p: p.etp > 1,
-    rule="AutoEP has no tensor parallelism inside an expert",
+ETP = only(
+    "etp", (1,), 2, "etp=1", "AutoEP has no tensor parallelism inside an expert", name="autoep with etp",
     sentence="DeepSpeed has no tensor parallelism inside an expert (got etp {p.etp})",
-    pins=("etp=1",),
     source="deepspeed/module_inject/auto_ep_config.py, validate_autoep_config",
-    example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "etp": 2},
-)
+    example={"num_experts": 8, "model_type": "mixtral", "ep": 2},
+)  # fmt: skip
 _WITHOUT_EP = partial(Constraint, pins=("ep=1",))
 NO_EXPERTS = _WITHOUT_EP(
     name="autoep without experts",
@@ -130,33 +127,20 @@ OFFLOAD_WITHOUT_ZERO = Constraint(
     source="deepspeed/runtime/engine.py, _configure_zero_optimizer",
     example={"zero_stage": 0, "param_offload": False, "optimizer_offload": 1.0},
 )
-GROUPS = Constraint(
-    name="groups of shards",
-    predicate=lambda f, p: p.instances > 1,
-    rule="one group of all ranks shares what ZeRO cuts",
-    sentence="DeepSpeed's files are written for one group of shards, not for {p.instances}",
-    hint="--backend fsdp",
-    pins=("instances=1",),
-    source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written",
-    example={"zero_stage": 3, "instances": 2},
-)
-SEQUENCE_PARALLEL = Constraint(
-    name="sequence parallel",
-    predicate=lambda f, p: p.sequence_parallel,
-    rule="AutoTP has no sequence parallelism between its regions",
-    pins=("sp=0",),
-    source="deepspeed/module_inject/layers.py",
-    example={"tp": 2, "sequence_parallel": True},
-)
-MOE_OVERLAP = Constraint(
-    name="expert overlap",
-    predicate=lambda f, p: p.overlap_moe_a2a,
-    rule="AutoEP waits for the experts' all-to-all",
-    hint="--backend megatron",
-    pins=("moe_overlap=off",),
-    source="deepspeed/module_inject/auto_ep_layer.py",
-    example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "overlap_moe_a2a": True},
-)
+GROUPS = only(
+    "instances", (1,), 2, "instances=1", "one group of all ranks shares what ZeRO cuts", name="groups of shards",
+    sentence="DeepSpeed's files are written for one group of shards, not for {p.instances}", hint="--backend fsdp",
+    source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written", example={"zero_stage": 3},
+)  # fmt: skip
+SEQUENCE_PARALLEL = only(
+    "sequence_parallel", (False,), True, "sp=0", "AutoTP has no sequence parallelism between its regions",
+    name="sequence parallel", source="deepspeed/module_inject/layers.py", example={"tp": 2},
+)  # fmt: skip
+MOE_OVERLAP = only(
+    "overlap_moe_a2a", (False,), True, "moe_overlap=off", "AutoEP waits for the experts' all-to-all",
+    name="expert overlap", hint="--backend megatron", source="deepspeed/module_inject/auto_ep_layer.py",
+    example={"num_experts": 8, "model_type": "mixtral", "ep": 2},
+)  # fmt: skip
 WHOLE_GRADIENTS = Constraint(
     name="gradients without ZeRO",
     predicate=lambda f, p: (p.zero_stage == 0) & (p.grad_bytes != 2),

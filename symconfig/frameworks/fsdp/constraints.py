@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS
-from symconfig.frameworks.constraint import Constraint, of_module
+from symconfig.frameworks.constraint import Constraint, of_module, only
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.plans.configuration_set import among, no
 
@@ -27,14 +27,10 @@ INSTANCES = Constraint(
     source="torch/distributed/fsdp/_fully_shard/_fully_shard.py, a mesh of two dims",
     example={"dp": 8, "instances": 3},
 )
-TENSOR = Constraint(
-    name="tensor parallelism",
-    predicate=lambda f, p: p.tp > 1,
-    rule="FSDP is planned without tensor parallelism",
-    pins=("tp=1",),
+TENSOR = only(
+    "tp", (1,), 2, "tp=1", "FSDP is planned without tensor parallelism", name="tensor parallelism", got=None,
     source="torch/distributed/tensor/parallel/api.py, parallelize_module",
-    example={"tp": 2},
-)
+)  # fmt: skip
 EXPERT_PARALLEL = Constraint(
     name="expert parallelism",
     predicate=lambda f, p: (p.ep > 1) | (p.etp > 1),

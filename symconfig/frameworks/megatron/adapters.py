@@ -93,8 +93,8 @@ def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
     return model.model_copy(update={"adapter": model.adapter.model_copy(update={"target_modules": names})})
 
 
-def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) for each thing about the model's adapter that Megatron-Bridge cannot train as it is meant.
+def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[str]:
+    """Yield each reason for which Megatron-Bridge cannot train the model's adapter as it is meant.
 
     They are 4-bit base weights, latent attention, experts (unless `target` uses mcore-bridge), fused layers beside
     parts of fused layers, and some parts of one without the others. Nothing without an adapter; KeyError for a target
@@ -103,21 +103,15 @@ def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tupl
     modules = targets(model)
     if model.adapter is None or modules is None:
         return
-    chosen = set(modules.modules)
+    chosen, both = set(modules.modules), "either on fused layers or on their parts, not here so and there so"
     if model.adapter.method == "qlora":
-        yield "adapter in 4 bits", "Megatron-Bridge keeps no base weights in 4 bits"
+        yield "Megatron-Bridge keeps no base weights in 4 bits"
     if model.attention is Attention.MLA:
-        yield "adapter of latent attention", "adapters beside latent attention are not modelled for Megatron-Bridge"
+        yield "adapters beside latent attention are not modelled for Megatron-Bridge"
     if model.experts is not None and chosen & set(_OF_THE_MLP) and target not in MCORE_BRIDGE:
-        yield "adapter of experts", "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
+        yield "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
     if modules.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
-        yield (
-            "adapters of both kinds",
-            "Megatron-Bridge puts adapters either on fused layers or on their parts, not here so and there so",
-        )
+        yield f"Megatron-Bridge puts adapters {both}"
     if any(chosen & whole and not whole <= chosen for whole in _WHOLE):
-        yield (
-            "adapters of some parts",
-            "Megatron-Bridge's CanonicalLoRA calls an adapter of each part of a fused layer: of q, k and v, or of "
-            "gate and up",
-        )
+        parts = "of each part of a fused layer: of q, k and v, or of gate and up"
+        yield f"Megatron-Bridge's CanonicalLoRA calls an adapter {parts}"

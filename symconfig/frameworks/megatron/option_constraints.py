@@ -1,4 +1,4 @@
-"""What releases of Megatron-LM refuse of options beside the degrees: user buffers, dispatchers, CUDA graphs, 8 bits."""
+"""What releases of Megatron-LM refuse of user buffers, dispatchers, 8 bits and weight shards."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from functools import partial
 
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.megatron.releases import (
-    EXPERT_CAPACITY_SINCE,
     FUSED_LOSS_REFUSED,
-    GRAPHED_MODULES_SINCE,
 )
-from symconfig.plans.configuration_set import among, has, no
+from symconfig.plans.configuration_set import among, no
 
 # Without Transformer Engine's user buffers, which want NVLink and Ampere or later (README.rst, "System Requirements";
 # pytorch/module/base.py, initialize_ub).
@@ -18,7 +16,6 @@ NO_USER_BUFFERS = frozenset(("volta", "ada", "cdna3", "cdna4", "davinci"))
 # Megatron-Bridge, training/flex_dispatcher_backend.py: DeepEP runs on Ampere, Hopper, B200 and B300, HybridEP on GB200
 # and GB300, too. AMD has a DeepEP of its own.
 NO_DEEPEP = frozenset(("volta", "ada", "davinci"))
-NO_GRAPHS = frozenset(("volta", "cdna3", "cdna4", "davinci"))
 NO_HYBRIDEP = NO_DEEPEP | {"cdna3", "cdna4"}
 # deep_ep/buffers/legacy.py, get_dispatch_config and get_combine_config: the groups that they have settings for, which
 # megatron/core/transformer/moe/fused_a2a.py asks.
@@ -26,10 +23,6 @@ DEEPEP_RANKS = frozenset((2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160))
 DEEPEP_NODE = 8  # GPUs that it takes to be joined by NVLink (csrc/kernels/legacy/compiled.cuh, NUM_MAX_NVL_PEERS)
 
 GATHERED_FORMATS = frozenset(("fp8", "mxfp8"))
-OF_EXPERTS = frozenset(("router", "outside experts"))  # graphs of modules that a dense model has not
-OF_ATTENTION = frozenset(("outside experts", "all", "full iteration"))  # graphs that replay attention
-UNGRAPHED_LAYERS = frozenset(("none", "full iteration"))  # no graph of a layer
-OF_MLP = frozenset(("all", "full iteration"))
 
 CONFIG = "megatron/core/transformer/transformer_config.py, __post_init__"
 ARGUMENTS = "megatron/training/arguments.py, validate_args"
@@ -38,9 +31,7 @@ BRIDGE = "megatron-bridge, training/flex_dispatcher_backend.py, validate_flex_di
 BUFFERS = {"tp": 2, "sequence_parallel": True, "overlap_tp_comm": True}
 DEEPEP = {"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend": "deepep"}
 HYBRIDEP = DEEPEP | {"moe_flex_backend": "hybridep"}
-CAPACITY = HYBRIDEP | {"expert_capacity": 1.5}
 GATHER = {"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True}
-CORE = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 
 _OF_BUFFERS = partial(Constraint, about="user_buffers")
 BUFFERS_SEQUENCE = _OF_BUFFERS(
@@ -89,34 +80,13 @@ BUFFERS_LATENT = _OF_BUFFERS(
     source="megatron/core/extensions/transformer_engine.py, TELinear, where core_v0.12 asserts the buffer's name",
     example=BUFFERS | {"latent": True},
 )
-OF_CAPACITY = frozenset(("hybridep", "ncclep"))
 _OF_FLEX = partial(Constraint, about="dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True)
-FLEX_RELEASE = _OF_FLEX(
-    name="flex dispatcher of an old release",
-    predicate=lambda f, p: p.moe_dispatcher == "flex",
-    rule="DeepEP and HybridEP need core_v0.12 or later",
-    until="core_v0.11.0",
-    source="megatron/training/arguments.py, --moe-token-dispatcher-type",
-    example=DEEPEP,
-)
 FLEX_EXPERTS = _OF_FLEX(
     name="flex dispatcher without experts",
     predicate=lambda f, p: (p.moe_dispatcher == "flex") & (f.num_experts == 0),
     rule="DeepEP and HybridEP carry tokens to experts, which the model has not",
     source="megatron/core/transformer/moe/moe_layer.py",
     example={"moe_dispatcher": "flex", "moe_flex_backend": "deepep"},
-)
-HYBRIDEP_RELEASE = Constraint(
-    name="hybridep of an old release",
-    predicate=lambda f, p: p.moe_flex_backend == "hybridep",
-    rule="HybridEP needs core_v0.16 or later",
-    about="moe_flex_backend",
-    got="{p.moe_flex_backend}",
-    pins=("dispatcher=alltoall", "dispatcher=deepep"),
-    until="core_v0.15.0",
-    unsaid=True,
-    source="megatron/training/arguments.py, --moe-flex-dispatcher-backend",
-    example=HYBRIDEP,
 )
 _OF_DEEPEP = partial(Constraint, about="moe_flex_backend", since="core_v0.12.1")
 DEEPEP_SIZES = _OF_DEEPEP(
@@ -169,154 +139,6 @@ HYBRIDEP_GPU = _OF_HYBRIDEP(
     source=BRIDGE,
     example=HYBRIDEP | {"architecture": "ada"},
 )
-_OF_GRAPHS = partial(Constraint, about="cuda_graphs")
-GRAPHS_RELEASE = _OF_GRAPHS(
-    name="graphs of an old release",
-    predicate=lambda f, p: no(p.cuda_graphs == "none"),
-    rule="Transformer Engine's CUDA graphs need core_v0.12 or later",
-    got="{p.cuda_graphs}",
-    pins=("cuda_graphs=none",),
-    until="core_v0.11.0",
-    unsaid=True,
-    source="megatron/core/transformer/transformer_config.py, external_cuda_graph, which no option of it sets",
-    example={"cuda_graphs": "all"},
-)
-GRAPHS_GPU = _OF_GRAPHS(
-    name="graphs of a GPU",
-    predicate=lambda f, p: no(p.cuda_graphs == "none") & among(f.architecture, NO_GRAPHS),
-    rule="Transformer Engine's CUDA graphs are of NVIDIA's GPUs, from Ampere on",
-    sentence="CUDA graphs: Transformer Engine captures none on {f.architecture} GPUs",
-    got="{f.architecture}",
-    pins=("cuda_graphs=none",),
-    unsaid=True,
-    source='transformer_engine/pytorch/graph.py; README.rst, "System Requirements"',
-    example={"cuda_graphs": "all", "architecture": "davinci"},
-)
-GRAPHED_MODULES = _OF_GRAPHS(
-    name="graphed modules of an old release",
-    predicate=lambda f, p: among(p.cuda_graphs, OF_EXPERTS),
-    rule="CUDA graphs of named modules need core_v0.16 or later",
-    got="{p.cuda_graphs}",
-    pins=("cuda_graphs=none", "cuda_graphs=all"),
-    until="core_v0.15.0",
-    unsaid=True,
-    source="megatron/training/arguments.py, --cuda-graph-scope",
-    example={"num_experts": 8, "cuda_graphs": "router"},
-)
-GRAPHS_RECOMPUTE_ALONE = _OF_GRAPHS(
-    name="graphs beside recompute",
-    predicate=lambda f, p: no(p.cuda_graphs == "none") & no(p.recompute == "none"),
-    rule="CUDA graphs of whole layers go without recompute before core_v0.16",
-    got="recompute {p.recompute}",
-    pins=("cuda_graphs=none", "recompute=none"),
-    until="core_v0.15.0",
-    source=CONFIG,
-    example={"cuda_graphs": "all", "recompute": "full"},
-)
-_OF_GRAPHED = partial(Constraint, about="cuda_graphs", since=GRAPHED_MODULES_SINCE, source=CONFIG)
-GRAPHS_RECOMPUTE = _OF_GRAPHED(
-    name="graphs of recomputed layers",
-    predicate=lambda f, p: no(among(p.cuda_graphs, UNGRAPHED_LAYERS)) & (p.recompute == "full"),
-    rule="CUDA graphs of layers go without full recompute",
-    got="recompute {p.recompute}",
-    pins=("cuda_graphs=none", "cuda_graphs=full_iteration", "recompute=none", "recompute=selective"),
-    example={"cuda_graphs": "all", "recompute": "full"},
-)
-GRAPHS_EXPERT_RECOMPUTE = _OF_GRAPHED(
-    name="graphs of recomputed experts",
-    predicate=lambda f, p: among(p.cuda_graphs, OF_EXPERTS) & has(p.recompute_modules, "moe"),
-    rule="CUDA graphs of the router recompute no experts, which hold it",
-    got="{p.cuda_graphs}",
-    example={"num_experts": 8, "cuda_graphs": "router", "recompute": "selective", "recompute_modules": ("moe",)},
-)
-GRAPHS_EXPERTS = _OF_GRAPHS(
-    name="graphs of experts",
-    predicate=lambda f, p: (p.cuda_graphs == "all") & (f.num_experts > 0),
-    rule="CUDA graphs of whole layers need a model without experts, whose tokens are counted on the host",
-    got="{p.cuda_graphs}",
-    pins=("cuda_graphs=none", "cuda_graphs=router", "cuda_graphs=outside_experts"),
-    source=CONFIG,
-    example={"num_experts": 8, "cuda_graphs": "all"},
-)
-GRAPHS_DENSE = _OF_GRAPHED(
-    name="graphs of a router without experts",
-    predicate=lambda f, p: among(p.cuda_graphs, OF_EXPERTS) & (f.num_experts == 0),
-    rule="CUDA graphs of the router need experts",
-    got="{p.cuda_graphs}",
-    pins=("cuda_graphs=none", "cuda_graphs=all"),
-    example={"cuda_graphs": "router"},
-)
-GRAPHS_DROPOUT = _OF_GRAPHED(
-    name="graphs of recomputed dropout",
-    predicate=lambda f, p: (
-        (among(p.cuda_graphs, OF_ATTENTION) & has(p.recompute_modules, "core_attn") & (f.attention_dropout > 0))
-        | (among(p.cuda_graphs, OF_MLP) & has(p.recompute_modules, "mlp") & (f.hidden_dropout > 0))
-    ),
-    rule="CUDA graphs recompute no dropout",
-    got="{p.cuda_graphs}",
-    example={"cuda_graphs": "all", "attention_dropout": 0.1} | CORE,
-)
-FULL_ITERATION_RELEASE = _OF_GRAPHS(
-    name="full iteration of an old release",
-    predicate=lambda f, p: p.cuda_graphs == "full iteration",
-    rule="a CUDA graph of the whole iteration needs core_v0.15 or later",
-    got="{p.cuda_graphs}",
-    pins=("cuda_graphs=none", "cuda_graphs=all"),
-    until="core_v0.14.0",
-    unsaid=True,
-    source="megatron/training/arguments.py, --cuda-graph-impl",
-    example={"cuda_graphs": "full iteration"},
-)
-FULL_ITERATION_EXPERTS = _OF_GRAPHS(
-    name="full iteration of counted experts",
-    predicate=lambda f, p: (p.cuda_graphs == "full iteration") & (f.num_experts > 0) & (p.expert_capacity == 0),
-    rule="a CUDA graph of the whole iteration needs an expert capacity; without one the host waits for token counts",
-    got="{p.cuda_graphs}",
-    hint="pin expert_capacity=1.5 and dispatcher=hybridep, or cuda_graphs=outside_experts",
-    source="megatron/core/transformer/moe/token_dispatcher.py, setup_metadata: without one dispatch waits for the host",
-    example={"num_experts": 8, "cuda_graphs": "full iteration"},
-)
-_OF_CAPACITY = partial(Constraint, about="expert_capacity", got="{p.expert_capacity}", since=EXPERT_CAPACITY_SINCE)
-CAPACITY_RELEASE = Constraint(
-    name="expert capacity of an old release",
-    predicate=lambda f, p: p.expert_capacity > 0,
-    rule="expert capacity per rank needs core_v0.18 or later",
-    about="expert_capacity",
-    got="{p.expert_capacity}",
-    pins=("expert_capacity=none",),
-    until="core_v0.17.1",
-    unsaid=True,
-    source="megatron/training/arguments.py, --moe-expert-rank-capacity-factor",
-    example=CAPACITY,
-)
-CAPACITY_DISPATCHER = _OF_CAPACITY(
-    name="expert capacity of a dispatcher",
-    predicate=lambda f, p: (p.expert_capacity > 0) & no(among(p.moe_flex_backend, OF_CAPACITY)),
-    rule="expert capacity per rank is implemented for HybridEP only",
-    pins=("expert_capacity=none", "dispatcher=hybridep"),
-    source=f"{CONFIG}; megatron/core/transformer/moe/paged_stash.py, PagedStashRunner",
-    example=CAPACITY | {"moe_flex_backend": "deepep"},
-)
-CAPACITY_WIDTH = _OF_CAPACITY(
-    name="expert capacity over etp",
-    predicate=lambda f, p: (p.expert_capacity > 0) & (p.etp > 1),
-    rule="expert capacity per rank excludes expert tensor parallelism",
-    got="etp {p.etp}",
-    pins=("expert_capacity=none", "etp=1"),
-    source="megatron/core/transformer/moe/experts.py, _is_fused_impl_supported",
-    example=CAPACITY | {"ep": 4, "etp": 2},
-)
-STASH_CAPACITY = _OF_CAPACITY(
-    name="paged stash without a capacity",
-    predicate=lambda f, p: p.paged_stash & (p.expert_capacity == 0),
-    rule="a paged stash needs an expert capacity",
-    about="paged_stash",
-    got=None,
-    hint="pin expert_capacity=1.5 and dispatcher=hybridep",
-    since=None,
-    source=CONFIG,
-    example=HYBRIDEP | {"paged_stash": True, "expert_capacity": 0.0},
-)
 _OF_ATTENTION = partial(Constraint, about="fp8_attention", got="{p.precision}")
 ATTENTION_FORMAT = _OF_ATTENTION(
     name="fp8 attention without fp8",
@@ -326,16 +148,6 @@ ATTENTION_FORMAT = _OF_ATTENTION(
     unsaid=True,
     source="megatron/core/fp8_utils.py, get_fp8_recipe",
     example={"fp8_attention": True, "precision": "bf16"},
-)
-ATTENTION_BLOCKS = _OF_ATTENTION(
-    name="fp8 attention of an old release",
-    predicate=lambda f, p: p.fp8_attention & (p.precision == "mxfp8"),
-    rule="attention is in mxfp8 from core_v0.18 on",
-    pins=("fp8_attention=off", *(f"precision={word}" for word in ("bf16", "fp16", "fp8", "nvfp4"))),
-    until="core_v0.17.1",
-    unsaid=True,
-    source="megatron/core/fp8_utils.py, get_fp8_recipe: MXFP8BlockScaling has no fp8_dpa",
-    example={"fp8_attention": True, "precision": "mxfp8"},
 )
 _OF_GATHERED = partial(Constraint, about="fp8_param_gather")
 GATHER_FORMAT = _OF_GATHERED(
@@ -366,29 +178,7 @@ GATHER_OFFLOAD = _OF_GATHERED(
     source=ARGUMENTS,
     example=GATHER | {"precision": "mxfp8", "optimizer_offload": 0.5},
 )
-# mxfp8 weights have two copies that no buffer can hold (transformer_engine/pytorch/tensor/utils.py, replace_raw_data).
-# core_v0.13 gathers them through the gradients' buffer, and not beside computation, as plans do.
-GATHER_BLOCKS = _OF_GATHERED(
-    name="gathered mxfp8 weights of an old release",
-    predicate=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
-    rule="weights are gathered in mxfp8 from core_v0.14 on",
-    got="{p.precision}",
-    pins=("fp8_param_gather=off", *(f"precision={word}" for word in ("bf16", "fp16", "fp8", "nvfp4"))),
-    until="core_v0.13.0",
-    unsaid=True,
-    source="megatron/core/distributed/distributed_data_parallel.py, start_param_sync",
-    example=GATHER | {"precision": "mxfp8"},
-)
 _OF_LOSS = partial(Constraint, about="fused_loss", pins=("fused_loss=off",))
-LOSS_RELEASE = _OF_LOSS(
-    name="fused loss of an old release",
-    predicate=lambda f, p: p.fused_loss,
-    rule="Transformer Engine's fused loss needs core_v0.12 or later",
-    until="core_v0.11.0",
-    unsaid=True,
-    source="megatron/training/arguments.py, --cross-entropy-fusion-impl",
-    example={"fused_loss": True},
-)
 LOSS_REFUSED = _OF_LOSS(
     name="fused loss",
     predicate=lambda f, p: p.fused_loss,
@@ -398,15 +188,6 @@ LOSS_REFUSED = _OF_LOSS(
     example={"fused_loss": True},
 )
 _OF_SHARDS = partial(Constraint, about="gtp", got="{p.gtp}", pins=("gtp=1",))
-SHARDS_RELEASE = _OF_SHARDS(
-    name="weight shards of an old release",
-    predicate=lambda f, p: p.gtp > 1,
-    rule="weight shards need core_v0.19 or later",
-    until="core_v0.18.2",
-    unsaid=True,
-    source="megatron/training/arguments.py, --tensor-parallel-num-weight-shards",
-    example={"gtp": 2, "dp": 8},
-)
 SHARDS_OVER_DP = _OF_SHARDS(
     name="weight shards over dp",
     predicate=lambda f, p: p.dp % p.gtp != 0,
@@ -422,18 +203,6 @@ SHARDS_SHARDING = _OF_SHARDS(
     rule="weight shards go with ZeRO 0 and 1, as Megatron-FSDP's checkpoints cannot hold them",
     source=f"{ARGUMENTS}: torch or torch_dist",
     example={"gtp": 2, "dp": 8, "zero_stage": 3},
-)
-GRADIENTS_RELEASE = Constraint(
-    name="bf16 gradients of an old release",
-    predicate=lambda f, p: (p.grad_bytes == 2) & no(p.precision == "fp16"),
-    rule="gradients are reduced in bf16 from core_v0.12 on",
-    about="grad_dtype",
-    got="{p.grad_bytes}",
-    pins=("grad_dtype=fp32", "precision=fp16"),
-    until="core_v0.11.0",
-    unsaid=True,
-    source="megatron/training/arguments.py, --grad-reduce-in-bf16",
-    example={"grad_bytes": 2, "precision": "bf16"},
 )
 
 OPTION_CONSTRAINTS = of_module(globals())

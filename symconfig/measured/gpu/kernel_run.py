@@ -67,16 +67,20 @@ def _amd(torch: Any) -> bool:
 
 
 def unsupported(on: Bench, kernel: Kernel) -> str | None:
-    """Return why this device or torch cannot run the kernel's precision, or None if it can or the kernel is no product.
-    On a CPU only fp8 is refused; on AMD GPUs fp8 is, and capability is not checked.
+    """Return why this device or torch cannot run a product in the kernel's precision; None if it can, and for other
+    kernels. On CPUs and AMD GPUs 16 bits are taken to run.
     """
-    if not isinstance(kernel, Product) or (not on.cuda and kernel.dtype != "fp8"):
+    if not isinstance(kernel, Product):
         return None
     torch = on.torch
+    if kernel.dtype not in _LEAST_CAPABILITY:
+        return f"products in {kernel.dtype} are not timed"
     if kernel.dtype == "fp8" and (not on.cuda or _amd(torch) or not hasattr(torch, "_scaled_mm")):
         return "fp8 products need an NVIDIA GPU and a torch with _scaled_mm"
+    if not on.cuda or _amd(torch):
+        return None
     has, least = torch.cuda.get_device_capability(), _LEAST_CAPABILITY[kernel.dtype]
-    if _amd(torch) or tuple(has) >= least:
+    if tuple(has) >= least:
         return None
     return f"{kernel.dtype} needs compute capability {least[0]}.{least[1]}, this GPU has {has[0]}.{has[1]}"
 

@@ -8,12 +8,12 @@ import pytest
 
 from symconfig.frameworks.constraint import Constraint, Fixed, Verdict, in_force
 from symconfig.frameworks.megatron.flags import flags, versions
-from symconfig.frameworks.megatron.option_constraints import (
-    DEEPEP_SIZES,
-    OPTION_CONSTRAINTS,
-)
+from symconfig.frameworks.megatron.graph_constraints import GRAPH_CONSTRAINTS
+from symconfig.frameworks.megatron.old_releases import OLD_RELEASES
+from symconfig.frameworks.megatron.option_constraints import DEEPEP_SIZES, OPTION_CONSTRAINTS
 from symconfig.plans.configuration_set import ConfigurationSet
 
+EVERY = (*OPTION_CONSTRAINTS, *GRAPH_CONSTRAINTS, *OLD_RELEASES)
 PLAIN = ConfigurationSet(
     overlap_tp_comm=False,
     moe_dispatcher="alltoall",
@@ -40,7 +40,7 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("constraint", OPTION_CONSTRAINTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("constraint", EVERY, ids=lambda one: one.name)
 def test_a_plan_without_options_is_never_refused(constraint: Constraint) -> None:
     assert constraint.verdict(Fixed(), PLAIN) is Verdict.HOLDS
     assert constraint.verdict(Fixed(), PLAIN.having(moe_dispatcher="allgather")) is Verdict.HOLDS
@@ -48,7 +48,7 @@ def test_a_plan_without_options_is_never_refused(constraint: Constraint) -> None
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_what_an_old_release_lacks_is_the_option(name: str) -> None:
-    constraint = next(one for one in OPTION_CONSTRAINTS if one.name == name)
+    constraint = next(one for one in OLD_RELEASES if one.name == name)
     for version in versions():
         assert constraint.in_force(version) is not flags(version).known(FLAGS[name]), version
 
@@ -79,7 +79,7 @@ def test_graphs_go_with_what_their_release_takes(
     fixed = Fixed(
         num_experts=8 if graphs == "router" else 0, attention_dropout=0.0, hidden_dropout=0.0, architecture="hopper"
     )
-    found = {one.verdict(fixed, point) for one in in_force(OPTION_CONSTRAINTS, version)}
+    found = {one.verdict(fixed, point) for one in in_force(EVERY, version)}
     assert (Verdict.FAILS not in found) is runs
     assert Verdict.UNKNOWN not in found
 
@@ -96,5 +96,5 @@ def test_graphs_go_with_what_their_release_takes(
 def test_weights_are_gathered_in_8_bits(options: dict[str, Any], precision: str, runs: bool) -> None:
     given = {"optimizer_offload": 0.0, "zero_stage": 1} | options
     point = PLAIN.having(fp8_param_gather=True, precision=precision, **given)
-    found = {one.verdict(Fixed(), point) for one in in_force(OPTION_CONSTRAINTS, "core_v0.19.0")}
+    found = {one.verdict(Fixed(), point) for one in in_force(EVERY, "core_v0.19.0")}
     assert (Verdict.FAILS not in found) is runs

@@ -116,6 +116,9 @@ def test_types_that_a_gpu_has_not_are_known_by_its_capability() -> None:
     assert "8.9" in str(unsupported(ampere, products["fp8"]))
     assert unsupported(hopper, products["fp8"]) is None
     assert "_scaled_mm" in str(unsupported(gpu((9, 0)), products["fp8"]))  # an old torch
+    for dtype in ("mxfp8", "nvfp4"):
+        other = Product(dtype=dtype, layout="forward", m=64, n=64, k=64)
+        assert "not timed" in str(unsupported(hopper, other))
     amd = gpu((9, 4), hip="6.4", _scaled_mm=None)
     assert unsupported(amd, products["bf16"]) is None
     assert "NVIDIA" in str(unsupported(amd, products["fp8"]))

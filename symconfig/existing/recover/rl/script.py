@@ -340,7 +340,7 @@ class Script:
             update["num_nextn_predict_layers"] = names.whole("mtp_num_layers", 0)
         plain = replace(self.supplied, model=model.model.model_copy(update=update))
         run = megatron.run(names, self.trained_gpus, self.known_cluster, plain)
-        if refused := [reason for _, reason in refusals(model.model, program)]:
+        if refused := list(refusals(model.model, program)):
             raise InputError([self.problem(adapter, reason) for reason in refused])
         whole = run.described.model.model_copy(update={"adapter": model.model.adapter})
         described = replace(run.described, model=whole, assumed=(*model.assumed, *run.described.assumed))
