@@ -91,12 +91,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of GPUs. reason: why there is no plan, else "". run_s, slow_s: seconds of the whole run as
-    predicted, and at the upper end of the step's 90 % interval. cost: None without a price.
+    """One number of GPUs. reason: why there is no plan, else "". failed: whether that is a defect or a lost process, so
+    that nothing is known of this number. run_s, slow_s: seconds of the whole run as predicted, and at the upper end of
+    the step's 90 % interval. cost: None without a price.
     """
 
     gpus: int
     reason: str = ""
+    failed: bool = False
     values: Mapping[str, Value] = field(default_factory=dict)
     run_s: float = float("inf")
     slow_s: float = float("inf")
@@ -205,7 +207,7 @@ class _Search:
         """
         q = self.question
         if row.status is not Status.PLANNED:
-            self.tried[gpus] = Tried(gpus, row.reason)
+            self.tried[gpus] = Tried(gpus, row.reason, failed=row.status in (Status.DEFECT, Status.LOST))
             return
         step_s, slow_s = (float(str(row.values[name] or row.values["step_s"])) for name in ("step_s", "step_high_s"))
         run_s = q.run_s(step_s)

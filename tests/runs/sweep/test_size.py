@@ -135,6 +135,29 @@ def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run:
     assert (h100["smallest_gpus"], h100["fastest_gpus"]) == (None, 64)
 
 
+@pytest.mark.parametrize("status", [Status.DEFECT, Status.LOST])
+def test_a_number_that_could_not_be_planned_is_not_called_infeasible(
+    run: Run, monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    failing = {48}
+
+    def fail(task: Task) -> Row:
+        gpus = json.loads(task.job)["gpus"]
+        return Row(task.id, status, reason="KeyError: x") if gpus in failing or not failing else answer(task)
+
+    replace_pool(monkeypatch, fail)
+    words = ("size", *ASKED[:4], "--clusters", "h100", "--deadline", "3d")
+    outcome = run(*words)
+    assert "h100: 56 GPUs" in outcome.out
+    assert "h100, 48 GPUs: not known, planning failed: KeyError: x" in outcome.out
+    tried = run(*words, "--json").json()["clusters"][0]["tried"]
+    assert {"gpus": 48, "planned": False, "failed": True, "reason": "KeyError: x"} in tried
+    failing.clear()
+    outcome = run(*words)
+    assert re.search(r"h100: planning failed for [\d,]+ to [\d,]+ GPUs: KeyError: x", outcome.out)
+    assert "no plan for" not in outcome.out
+
+
 def test_where_the_largest_has_no_plan_smaller_ones_are_tried() -> None:
     sizes = (1, 2, 4, 8, 16, 24)
     assert descending(sizes, {}) == (24, 16, 8, 4)
