@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -97,18 +97,12 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
     """
     wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
-    new = _solved(wishes, {}, progress)
+    new = best_plan(wishes.model, wishes.cluster, wishes.job, top=wishes.top, progress=progress)
     loads = _loadable(old, new, wishes.checkpoint)
     schedule = _as_loaded(schedule, loads, old, wanted)
     schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
     new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
-    near = nearest(
-        old,
-        new,
-        loads,
-        lambda pins: _solved(replace(wishes, top=1), pins, progress),
-        lambda plan: _loadable(old, plan, wishes.checkpoint),
-    )
+    near = nearest(old, new, loads, lambda plan: _loadable(old, plan, wishes.checkpoint))
     return Replan(
         old=old,
         new=new,
@@ -207,11 +201,6 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
-
-
-def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
-    job = wishes.job.model_copy(update={"pins": {**wishes.job.pins, **pins}}) if pins else wishes.job
-    return best_plan(wishes.model, wishes.cluster, job, top=wishes.top, progress=progress)
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
