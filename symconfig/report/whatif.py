@@ -95,7 +95,7 @@ def changes(cases: Sequence[Case]) -> list[Block]:
 
 def _row(case: Case) -> tuple[str, ...]:
     gain = f"{case.gain:.3f}" if case.gain is not None else "runs again" if case.new else ""
-    return (case.name, *_cells(_kept(case)), *_cells(case.new and case.new.best), gain)
+    return (case.name, *_cells(_kept(case)), *_cells(case.new.best if case.new else None), gain)
 
 
 def _kept(case: Case) -> Candidate | None:
@@ -128,7 +128,7 @@ def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
             {
                 "change": dict(case.change),
                 "kept": outcome(_kept(case), str(case.kept or "")),
-                "replanned": outcome(case.new and case.new.best, case.why),
+                "replanned": outcome(case.new.best if case.new else None, case.why),
                 "gain": case.gain,
             }
             for case in cases

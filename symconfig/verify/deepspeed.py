@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,15 @@ from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed as rendered
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
-from symconfig.verify.conversation import ask
+from symconfig.verify.conversation import converse
 from symconfig.verify.rank_states import PADDING, Predicted, predicted
 from symconfig.verify.shell import dry_run
 
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
 _ARGUMENTS, _FILLED = "train.py: arguments", f"{CONFIG_HF}: filled in by Trainer"
+RUNNER = "symconfig.verify.deepspeed_runner"
+GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -96,7 +99,7 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
     """Return the requests to the DeepSpeed runner: the native configuration, then the "auto" one if there is one."""
     auto = [_trainer_request(texts[CONFIG_HF], plan)] if CONFIG_HF in texts else []
-    return [{"config": texts[CONFIG], "world_size": plan.best.configuration.world_size}, *auto]
+    return [{"task": "resolve", "config": texts[CONFIG], "world_size": plan.best.configuration.world_size}, *auto]
 
 
 def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: Stopwatch) -> Iterator[Check]:
@@ -164,6 +167,7 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
         plan.best.configuration.precision: True,
     }
     return {
+        "task": "resolve",
         "config": auto,
         "world_size": parallel.world_size,
         "trainer": arguments,
@@ -249,12 +253,18 @@ def _comparable(config: Json) -> Json:
     return {**config, "zero_optimization": zero}
 
 
-def run(requests: list[Json], timeout_s: float) -> list[Json]:
-    """Return the runner's answers, one for each request; if it crashes, its failure for each."""
-    answer = ask("DeepSpeed", "symconfig.verify.deepspeed_runner", {"requests": requests}, timeout_s)
-    if answer["ok"]:
-        return list(answer["answers"])
-    return [answer] * len(requests)
+def run(jobs: Sequence[Json], timeout_s: float) -> list[Json]:
+    """Return the runner's answer to each job; one that crashes, takes too long or is not reached is not `ok`."""
+    answers: list[Json] = []
+    request, limits_s = {"jobs": jobs, "timeout_s": timeout_s}, (timeout_s, timeout_s + GRACE_S)
+    how, last_lines = converse(("-m", RUNNER), request, os.environ, limits_s, answers.append)
+    answers += [{"crash": how, "last_lines": last_lines}] * (len(jobs) - len(answers))
+    return [
+        {"ok": False, "error": f"DeepSpeed {one['crash']}; its last lines: " + " | ".join(one["last_lines"])}
+        if "crash" in one
+        else one
+        for one in answers
+    ]
 
 
 def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> Iterator[Check]:
@@ -298,20 +308,10 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
     """Return an answer for each rank, built with random weights of model/config.json: {ok, error} and what
-    `deepspeed_build.build` returns.
-
-    --model, --model-config and --load among train.py's arguments `words` are replaced. A rank that crashes or exceeds
-    timeout_s is `ok: false`; if the runner itself fails, all are.
+    `deepspeed_build.build` returns. --model, --model-config and --load among train.py's arguments `words` are replaced.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()
-    request = {
-        "folder": str(place),
-        "words": [*own, f"--model-config={place / 'model'}"],
-        "world_size": world_size,
-        "ranks": ranks,
-        "timeout_s": timeout_s,
-    }
-    given = ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s * len(ranks))
-    answers: list[Json] = given.get("answers", [given] * len(ranks))
-    return answers
+    words = [*own, f"--model-config={place / 'model'}"]
+    job = {"task": "build", "folder": str(place), "words": words, "world_size": world_size}
+    return run([{**job, "rank": rank} for rank in ranks], timeout_s)
