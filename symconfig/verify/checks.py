@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -141,7 +140,13 @@ def verify(
             got=f"files for {plan.best.target.backend}",
             hint="symconfig render DIR/plan.json --target megatron --out NEW",
         )
-    other = _other_format(folder)
+    other = None  # the target of files that are neither framework's own
+    if (
+        known is not None
+        and known.target not in _FILES
+        and not any((folder / name).exists() for name in _FILES.values())
+    ):
+        other = known.target
     if other and (build or trace):
         own = own_target(plan)
         raise InputError(
@@ -210,20 +215,6 @@ def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> l
         elif module.applies(plan):
             checks.extend(_guarded(name, module, folder, plan, options))
     return checks
-
-
-def _other_format(folder: Path) -> str | None:
-    """Return the target in the folder's manifest if the folder has neither framework's own file and the target is
-    neither; else None, also without a readable manifest.
-    """
-    if any((folder / name).exists() for name in _FILES.values()):
-        return None
-    try:
-        data = json.loads((folder / manifest.NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    target = data.get("target") if isinstance(data, dict) else None
-    return target if isinstance(target, str) and target not in _FILES else None
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
