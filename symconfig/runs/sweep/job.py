@@ -28,7 +28,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath
@@ -150,13 +150,21 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
     models, clusters = reading.loaded("model", load_model, folder), reading.loaded("cluster", load_cluster, folder)
     if reading.problems:
         raise InputError(list(dict.fromkeys(reading.problems))[:MAX_PROBLEMS])
-    rules = [{name: reading.settled(name, value) for name, value in rule.items()} for rule in file.exclude]
+    rules = [
+        {name: {str(each) for each in (value if isinstance(value, list) else [value])} for name, value in rule.items()}
+        for rule in file.exclude
+    ]
     ids, kept, idle, excluded = Ids(), dict[str, Point](), set(range(len(rules))), 0
     for values in product(*file.sweep.values()):
         job = reading.job(dict(zip(file.sweep, values, strict=True)))
         known = with_defaults(job)
-        if matching := [n for n, rule in enumerate(rules) if all(get(known, name) in rule[name] for name in rule)]:
-            idle -= set(matching)
+        matching = {
+            number
+            for number, rule in enumerate(rules)
+            if all(str(get(job, name)) in values or str(get(known, name)) in values for name, values in rule.items())
+        }
+        if matching:
+            idle -= matching
             excluded += 1
             continue
         model, cluster = models[job["model"]], clusters[job["cluster"]]
@@ -261,17 +269,3 @@ class _Reading:
                     else:  # a field that the name of the cluster changes
                         self._place(problem, path, (problem.field or "").partition(".")[2])
         return made
-
-    def settled(self, name: str, value: Any) -> list[Any]:
-        """Return a rule's values, a single one as a list, normalised as in `with_defaults`; a value that no job allows
-        stays as it is.
-        """
-        settled = []
-        for each in value if isinstance(value, list) else [value]:
-            job = self.job({})
-            put(job, name, each)
-            try:
-                settled.append(get(with_defaults(job), name))
-            except ValidationError:
-                settled.append(each)
-        return settled

@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import MappingProxyType
 
-from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Quantity
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.best import best_plan
@@ -21,7 +20,6 @@ LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
 _RANGE = re.compile(r"(?P<low>[^.]*(?:\.\d+)?)\.\.(?P<high>.*?)(?P<times>x?)")
 _NEED = "NAME=LOW..HIGH, as global_batch_size=64..4096 or network=0.5..2x"
 SIZES = ("global_batch_size", "seq_length")
-Change = Callable[[ClusterDescriptor, float], ClusterDescriptor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,50 +65,25 @@ class Vary:
         return sorted({self.low, self.high, *inner, *own})
 
 
-def _scaled(quantity: Quantity, factor: float) -> Quantity:
-    return quantity.model_copy(update={"value": quantity.value * factor})
+RATES = ("network", "links", "compute", "memory_bandwidth", "memory")
 
 
-def _levels(inside: bool) -> Change:
-    """Return a function that scales the bandwidth of a cluster's levels inside (`inside`) or outside of nodes."""
-
-    def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-        """Return the cluster with these levels' bandwidths multiplied by `factor`."""
-        levels = [
-            level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
-            if (level.name not in NETWORK) is inside
-            else level
-            for level in cluster.levels
-        ]
-        return cluster.model_copy(update={"levels": type(cluster.levels)(levels)})
-
-    return change
-
-
-def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-    peaks = cluster.gpu.peak_flops
-    stated = {name: getattr(peaks, name) for name in type(peaks).model_fields}
-    faster = peaks.model_copy(update={name: _scaled(peak, factor) for name, peak in stated.items() if peak is not None})
-    return cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"peak_flops": faster})})
-
-
-def _of_gpu(name: str) -> Change:
-    def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-        gpu = cluster.gpu.model_copy(update={name: _scaled(getattr(cluster.gpu, name), factor)})
-        return cluster.model_copy(update={"gpu": gpu})
-
-    return change
-
-
-RATES = MappingProxyType(
-    {
-        "network": _levels(inside=False),
-        "links": _levels(inside=True),
-        "compute": _compute,
-        "memory_bandwidth": _of_gpu("memory_bandwidth_bytes_per_s"),
-        "memory": _of_gpu("memory_bytes"),
+def _faster(cluster: ClusterDescriptor, name: str, factor: float) -> ClusterDescriptor:
+    """Return the cluster with one of RATES multiplied: the bandwidths of all levels outside of nodes (network) or
+    inside (links), all peaks of the GPU (compute), its memory's bandwidth or size.
+    """
+    data = cluster.model_dump(by_alias=True)
+    levels, gpu = data["levels"], data["gpu"]
+    quantities = {
+        "network": [level["bandwidth_bytes_per_s"] for level in levels if level["name"] in NETWORK],
+        "links": [level["bandwidth_bytes_per_s"] for level in levels if level["name"] not in NETWORK],
+        "compute": [peak for peak in gpu["peak_flops"].values() if peak is not None],
+        "memory_bandwidth": [gpu["memory_bandwidth_bytes_per_s"]],
+        "memory": [gpu["memory_bytes"]],
     }
-)
+    for quantity in quantities[name]:
+        quantity["value"] *= factor
+    return ClusterDescriptor.model_validate(data)
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
@@ -283,7 +256,7 @@ class _Planner:
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
             if name in RATES:
-                cluster = RATES[name](cluster, value)
+                cluster = _faster(cluster, name, value)
             else:
                 job = job.model_copy(update={name: round(value)})
         try:

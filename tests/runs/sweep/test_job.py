@@ -84,12 +84,6 @@ def test_a_rule_matches_values_as_they_are_planned(rule: str) -> None:
     assert all("pins" not in point.job for point in found.points)
 
 
-def test_a_rule_for_what_is_left_out_matches_the_default_that_is_written_out() -> None:
-    found = read(SMALL + "  limits.memory_margin: [0.04, 0.1]\nexclude: [{limits.memory_margin: null}]\n")
-    assert found.excluded == 16
-    assert {point.job["limits"]["memory_margin"] for point in found.points} == {0.1}
-
-
 def test_ids_say_what_is_asked_and_nothing_else() -> None:
     first, second = (read(text).points for text in (SMALL, SMALL.replace("[64, 128]", "[128, 64]")))
     assert {p.id for p in first} == {p.id for p in second}
