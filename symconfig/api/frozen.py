@@ -24,7 +24,6 @@ from symconfig.runs.adapted import as_trained
 from symconfig.runs.replan.frozen import (
     Checked,
     Finding,
-    left_over,
     of_files,
     of_input,
     of_templates,
@@ -39,7 +38,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
     """Return how a folder of rendered files, or a plan file, differs from what symconfig would write now. Writes
     nothing.
 
-    A folder, or a file named plan.json beside a manifest: edited, missing, stale and left-over files are findings, too;
+    A folder, or a file named plan.json beside a manifest: edited, missing and stale files are findings, too;
     another plan file: only edits of the plan and changed model or cluster, with a note. A folder of `replan
     --lose-nodes` is checked with its inner folders. templates: own templates with which it was written. Raises
     InputError for a folder without manifest, or a file that is no plan.
@@ -89,7 +88,7 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """Return the findings on a folder's files, left-over files and templates. plan: None if it was edited: then no file
+    """Return the findings on a folder's files and templates. plan: None if it was edited: then no file
     is rendered anew, so staleness is not checked, and no finding on plan.json is repeated. A plan that can no longer be
     rendered gives one finding "stale" for each problem.
     """
@@ -104,7 +103,7 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
                 for each in error.problems
             )
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
-    return [*findings, *edited, *left_over(folder, manifest)]
+    return [*findings, *edited]
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
@@ -136,7 +135,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checke
         place=folder,
         plan=folder / subfolder(whole) / "plan.json",
         manifest=manifest,
-        findings=(*findings, *left_over(folder, manifest)),
+        findings=tuple(findings),
         notes=parts[whole].notes if parts else (),
         templates=templates,
         inputs=parts[whole].inputs if parts else {},
