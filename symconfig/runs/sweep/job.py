@@ -78,23 +78,15 @@ class Points:
     idle: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Ids:
-    """Makes ids of points; caches each descriptor's digest."""
+def digest_of(described: ModelDescriptor | ClusterDescriptor) -> str:
+    return digest(described.model_dump(mode="json", by_alias=True))
 
-    # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
-    _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
-    def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """Return the id of a point, ID_LETTERS hexadecimal digits of a digest of job (from `with_defaults`), model and
-        cluster."""
-        inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
-        return digest(inputs)[:ID_LETTERS]
-
-    def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
-        if id(described) not in self._digests:
-            self._digests[id(described)] = described, digest(described.model_dump(mode="json", by_alias=True))
-        return self._digests[id(described)][1]
+def point_id(job: Mapping[str, Any], model: str, cluster: str) -> str:
+    """Return the id of a point: ID_LETTERS hexadecimal digits of a digest of the job (from `with_defaults`) and of the
+    digests of model and cluster (`digest_of`).
+    """
+    return digest({"job": dict(job), "model": model, "cluster": cluster})[:ID_LETTERS]
 
 
 def swept() -> tuple[str, ...]:
@@ -154,7 +146,8 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
         {name: {str(each) for each in (value if isinstance(value, list) else [value])} for name, value in rule.items()}
         for rule in file.exclude
     ]
-    ids, kept, idle, excluded = Ids(), dict[str, Point](), set(range(len(rules))), 0
+    kept, idle, excluded = dict[str, Point](), set(range(len(rules))), 0
+    of_models, of_clusters = ({name: digest_of(one) for name, one in loaded.items()} for loaded in (models, clusters))
     for values in product(*file.sweep.values()):
         job = reading.job(dict(zip(file.sweep, values, strict=True)))
         known = with_defaults(job)
@@ -168,7 +161,8 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
             excluded += 1
             continue
         model, cluster = models[job["model"]], clusters[job["cluster"]]
-        point = Point(ids.of(known, model, cluster), job, model, cluster)
+        id = point_id(known, of_models[job["model"]], of_clusters[job["cluster"]])
+        point = Point(id, job, model, cluster)
         kept.setdefault(point.id, point)
     if not kept:
         raise InputError("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded")

@@ -17,7 +17,7 @@ from symconfig.measured.assumptions import COUNTING
 from symconfig.measured.judge import flops_per_token
 from symconfig.runs.sweep import run
 from symconfig.runs.sweep.columns import HOUR_S, Value
-from symconfig.runs.sweep.job import Ids, Point, with_defaults
+from symconfig.runs.sweep.job import Point, digest_of, point_id, with_defaults
 from symconfig.runs.sweep.run import Row, Status, Task
 
 BATCH_TOKENS = 4 * 2**20  # of a step, where nobody says: Llama 2's 4M at all its sizes (arXiv 2307.09288, section 2.2)
@@ -172,7 +172,7 @@ class _Search:
         most = question.most_gpus
         self.sizes = lattice(cluster, self.least, most) or lattice(cluster, 1, most)[-1:]
         self.tried: dict[int, Tried] = {}
-        self.ids = Ids()
+        self.digests = digest_of(question.model), digest_of(cluster)
 
     def next(self) -> list[Point]:
         """Return the jobs to plan next, one for each number of GPUs, until the fewest that meet the deadline as
@@ -195,7 +195,7 @@ class _Search:
 
     def _point(self, gpus: int) -> Point:
         job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
-        return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
+        return Point(point_id(with_defaults(job), *self.digests), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
         """Record the result for `gpus` GPUs in `tried`: times, GPU-hours and cost, or the reason if there is no plan.
