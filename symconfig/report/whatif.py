@@ -50,7 +50,7 @@ def _seconds(value: float | None) -> str:
 
 def ranges_data(what_if: WhatIf) -> dict[str, Any]:
     """Return the JSON of --vary, symconfig.whatif/1: the plan now, for each varied name its ranges with plan (None if
-    none fits) and step at both ends, and the numbers of searches and candidates.
+    none fits) and step at both ends, and the number of searches.
     """
     return {
         "schema": "symconfig.whatif/1",
@@ -75,7 +75,6 @@ def ranges_data(what_if: WhatIf) -> dict[str, Any]:
             for one in what_if.lines
         ],
         "searches": what_if.plans,
-        "candidates": what_if.weighed,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -172,12 +172,11 @@ NOTHING = "no plan fits"
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The best plan at some values. name: its choices, which identify it. step_s: of the whole step; None if no plan
-    fits. weighed: candidates evaluated.
+    fits.
     """
 
     name: str
     step_s: float | None
-    weighed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +201,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The spans of all varied names. now: the plan itself; plans: searches run; weighed: candidates evaluated in all
-    of them.
-    """
+    """The spans of all varied names. now: the plan itself; plans: searches run."""
 
     now: Answer
     lines: tuple[Line, ...]
     plans: int
-    weighed: int
 
 
 def named(candidate: Candidate) -> str:
@@ -219,17 +215,8 @@ def named(candidate: Candidate) -> str:
     c = candidate.configuration
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(c, name)) > 1]
     layers = f" {c.recompute_layers}" if c.recompute == "full" else ""
-    away = [word for word, is_on in (("optimizer in host memory", c.optimizer_offload),) if is_on]
-    return ", ".join(
-        [
-            *degrees,
-            f"dp {c.dp}",
-            f"micro {c.micro}",
-            f"zero {c.zero_stage}",
-            f"recompute {c.recompute}{layers}",
-            *away,
-        ]
-    )
+    rest = [f"dp {c.dp}", f"micro {c.micro}", f"zero {c.zero_stage}", f"recompute {c.recompute}{layers}"]
+    return ", ".join([*degrees, *rest, *(["optimizer in host memory"] if c.optimizer_offload else [])])
 
 
 @dataclass(slots=True)
@@ -242,17 +229,12 @@ class _Planner:
     progress: Callable[[int], None]
     known: dict[tuple[tuple[str, float], ...], Answer] = field(default_factory=dict)
 
-    def at(self, values: Mapping[str, float]) -> Answer:
-        key = tuple(sorted(values.items()))
-        if key not in self.known:
-            self.known[key] = self._solved(values)
-            self.progress(len(self.known))
-        return self.known[key]
-
-    def _solved(self, values: Mapping[str, float]) -> Answer:
+    def at(self, **values: float) -> Answer:
         """Return the answer for the job with some values changed: sizes (rounded) of the job, or factors on the
         cluster's rates (RATES), by name. It is NOTHING with `step_s` None if nothing fits or the job is refused.
         """
+        if (key := tuple(values.items())) in self.known:
+            return self.known[key]
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
             if name in RATES:
@@ -261,10 +243,12 @@ class _Planner:
                 job = job.model_copy(update={name: round(value)})
         try:
             plan = best_plan(self.plan.model, cluster, job, top=1)
+            step_s = plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
+            self.known[key] = Answer(named(plan.best), step_s)
         except (InfeasibleError, InputError):
-            return Answer(NOTHING, None, 0)
-        step_s = plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
-        return Answer(named(plan.best), step_s, plan.search.candidates)
+            self.known[key] = Answer(NOTHING, None)
+        self.progress(len(self.known))
+        return self.known[key]
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
@@ -273,9 +257,9 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]
     only between two values searched is missed. progress: called with the number of searches after each.
     """
     planner = _Planner(plan, progress)
-    now = planner.at({})
+    now = planner.at()
     lines = tuple(Line(vary, tuple(_spans(planner, vary))) for vary in varies)
-    return WhatIf(now, lines, len(planner.known), sum(each.weighed for each in planner.known.values()))
+    return WhatIf(now, lines, len(planner.known))
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
@@ -288,7 +272,7 @@ def _spans(planner: _Planner, vary: Vary) -> list[Span]:
         points += _between(planner, vary, points[-1], value)
     spans: list[Span] = []
     for value in points:
-        answer = planner.at({vary.name: value})
+        answer = planner.at(**{vary.name: value})
         if spans and spans[-1].answer.name == answer.name:
             spans[-1] = Span(spans[-1].low, value, spans[-1].answer, answer.step_s)
         else:
@@ -300,7 +284,7 @@ def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[flo
     """Return the values after `low` up to `high`: `high` alone if both have the same best plan or nothing is between
     (`Vary.between`), else both halves' by the same rule.
     """
-    if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
+    if planner.at(**{vary.name: low}).name == planner.at(**{vary.name: high}).name:
         return [high]
     middle = vary.between(low, high)
     if middle is None:
