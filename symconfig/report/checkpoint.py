@@ -11,7 +11,8 @@ from symconfig.plans.plan import Candidate
 from symconfig.plans.sentences import caveats
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
-from symconfig.runs.checkpoint import Checkpoint, Loadable, Step, Verdict
+from symconfig.runs.checkpoint.folder import Checkpoint
+from symconfig.runs.checkpoint.table import Loadable, Step, Verdict
 from symconfig.runs.replan.fallback import Fallback, Smaller
 from symconfig.units import GIB, MIB
 

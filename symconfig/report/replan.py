@@ -16,7 +16,7 @@ from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
-from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.checkpoint.table import Verdict
 from symconfig.runs.replan.changes import Judgement, NearPlan
 from symconfig.runs.replan.diff import Diff, Difference
 from symconfig.runs.replan.replanned import Replan

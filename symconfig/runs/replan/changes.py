@@ -17,7 +17,7 @@ from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
-from symconfig.runs.checkpoint import Loadable, Verdict
+from symconfig.runs.checkpoint.table import Loadable, Verdict
 from symconfig.solve.candidate import described
 from symconfig.solve.extras import switched_on
 from symconfig.solve.pins import parse

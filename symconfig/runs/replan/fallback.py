@@ -11,8 +11,9 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.sentences import batch_nearby
 from symconfig.render import summary
 from symconfig.runs.best import best_plan
-from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
+from symconfig.runs.checkpoint.loadable import Saving, loadable, savings
+from symconfig.runs.checkpoint.table import Loadable
 
 Progress = Callable[[str, float], None]
 

@@ -15,8 +15,9 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.sentences import batch_nearby
 from symconfig.render import own_target, render, target_of
 from symconfig.runs.best import TOP, best_plan
-from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
-from symconfig.runs.checkpoint.table import table
+from symconfig.runs.checkpoint.folder import Checkpoint
+from symconfig.runs.checkpoint.loadable import loadable, of_folder
+from symconfig.runs.checkpoint.table import Loadable, table
 from symconfig.runs.replan.changes import Changes, NearPlan, changed, nearest
 from symconfig.runs.replan.diff import Difference, differences, inputs
 from symconfig.runs.replan.schedule import Batch, Mode, Schedule, scheduled

@@ -149,12 +149,11 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
     if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
         what, need = "are whole nodes where they are more than one has", f"a multiple of {node}"
         return Problem(what, field="rl.reward_model.gpus", got=str(reward.gpus), need=need)
-    field, count = "rl.rollout_gpus", rl.rollout_gpus
-    if rl.critic_gpus is not None:
-        field, count = "rl.critic_gpus", rl.critic_gpus
+    stated = {"rl.critic_gpus": rl.critic_gpus, "rl.rollout_gpus": rl.rollout_gpus}
     if reward is not None and (reward.gpus or 0) >= gpus:
-        field, count = "rl.reward_model.gpus", reward.gpus
-    return Problem("leaves no GPU to train on", field=field, got=str(count or 1), need=f"fewer than {gpus}")
+        stated = {"rl.reward_model.gpus": reward.gpus}
+    field, count = next(((name, each) for name, each in stated.items() if each), ("rl.rollout_gpus", 1))
+    return Problem("leaves no GPU to train on", field=field, got=str(count), need=f"fewer than {gpus}")
 
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:

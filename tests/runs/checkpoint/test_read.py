@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint import read
+from symconfig.runs.checkpoint.read import read
 from tests.runs.checkpoint.folders import OPTIMIZER, SAFETENSORS, archive, by_rank, common, deepspeed, torch_dist
 
 

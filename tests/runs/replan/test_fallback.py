@@ -17,7 +17,7 @@ from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.report.grid import plain
-from symconfig.runs.checkpoint import loadable
+from symconfig.runs.checkpoint.loadable import loadable
 from tests.render.bash import bash, shellcheck, words
 from tests.sample_plans import sample_plan
 

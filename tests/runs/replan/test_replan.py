@@ -16,7 +16,7 @@ from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan, parse_plan
 from symconfig.report.replan import replan_blocks
-from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.checkpoint.table import Verdict
 from symconfig.runs.replan.diff import revised
 from tests.pins import VALUES
 from tests.runs.checkpoint.folders import torch_dist
