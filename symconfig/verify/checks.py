@@ -132,29 +132,17 @@ def verify(
     plan = as_rendered(written, folder)
     known = manifest.read_manifest(folder)
     options = Options(megatron, timeout_s, progress, build or trace, trace)
-    if trace and plan.best.target.backend != "megatron":
+    other = None if known is None or known.target in _FILES else known.target
+    if any((folder / name).exists() for name in _FILES.values()):
+        other = None
+    if (trace and plan.best.target.backend != "megatron") or (other and (build or trace)):
+        own, only = own_target(plan), "Megatron-LM's and DeepSpeed's own files"
         raise InputError(
-            "runs the modules of Megatron-LM only",
-            file=str(folder),
-            field="--trace",
-            got=f"files for {plan.best.target.backend}",
-            hint="symconfig render DIR/plan.json --target megatron --out NEW",
-        )
-    other = None  # the target of files that are neither framework's own
-    if (
-        known is not None
-        and known.target not in _FILES
-        and not any((folder / name).exists() for name in _FILES.values())
-    ):
-        other = known.target
-    if other and (build or trace):
-        own = own_target(plan)
-        raise InputError(
-            "builds ranks of Megatron-LM's and DeepSpeed's own files only",
+            "runs the modules of Megatron-LM only" if trace else f"builds ranks of {only} only",
             file=str(folder),
             field="--trace" if trace else "--build",
-            got=f"files for {other}",
-            hint=f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None,
+            got=f"files for {other or plan.best.target.backend}",
+            hint=f"symconfig render DIR/plan.json --target {'megatron' if trace else own} --out NEW",
         )
     with TemporaryDirectory(prefix="symconfig-") as scratch:
         if not run_edited:

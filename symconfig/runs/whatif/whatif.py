@@ -17,7 +17,8 @@ from symconfig.runs.best import best_plan
 FIELD = "--vary"
 MOST = 2**24  # sequences or tokens
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
-_RANGE = re.compile(r"(?P<low>[^.]*(?:\.\d+)?)\.\.(?P<high>.*?)(?P<times>x?)")
+_NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?P<times>x?)", re.ASCII)
 _NEED = "NAME=LOW..HIGH, as global_batch_size=64..4096 or network=0.5..2x"
 SIZES = ("global_batch_size", "seq_length")
 
@@ -118,32 +119,17 @@ def _one(plan: Plan, word: str) -> Vary:
     if name not in able:
         what = f"follows from the section {section[name]}" if name in section else "cannot be varied"
         raise InputError(what, field=FIELD, got=name, need=f"one of {', '.join(able)}", hint=nearest(name, able))
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise InputError("is no range", field=FIELD, got=word, need=_NEED)
-    low, high, factor = _number(match["low"]), _number(match["high"]), name in RATES
-    for is_wrong, what, need in (
-        (not (low > 0 and high > 0), "is no number above 0", _NEED),
-        (factor and not match["times"], "is varied by a factor", f"{text}x"),
-        (not factor and match["times"], "is a number, no factor", text[:-1]),
-        (low >= high, "is an empty range", "the lower end first"),
-        (not factor and not (low % 1 == high % 1 == 0 and high <= MOST), "is no range of whole numbers",
-         f"whole numbers up to {MOST:,}"),
-        (factor and not (low >= LEAST_FACTOR and high <= MOST_FACTOR), "is out of range",
-         f"{LEAST_FACTOR:g}..{MOST_FACTOR:g}x"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise InputError(what, field=f"{FIELD} {name}", got=text, need=need)
+    match, factor = _RANGE.fullmatch(text), name in RATES
+    low, high = (float(match[end]) for end in ("low", "high")) if match else (0.0, 0.0)
+    if factor:
+        need = f"{name}=0.5..2x, factors from {LEAST_FACTOR:g} to {MOST_FACTOR:g}"
+        right = LEAST_FACTOR <= low < high <= MOST_FACTOR
+    else:
+        need = f"{name}=64..4096, whole numbers up to {MOST:,}"
+        right = 0 < low < high <= MOST and low % 1 == high % 1 == 0
+    if match is None or not right or bool(match["times"]) is not factor:
+        raise InputError("is no range", field=FIELD, got=word, need=need)
     return _of(plan, name, low, high)
-
-
-def _number(text: str) -> float:
-    """Return a finite number; NaN for any other text."""
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:

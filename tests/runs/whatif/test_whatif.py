@@ -84,11 +84,11 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     told = "\n".join(map(str, caught.value.problems))
     for part in (
         "cannot be varied (got colour, need one of global_batch_size",
-        "is an empty range (got 2..0.5x",
-        "is no number above 0 (got a",
-        "is varied by a factor (got 0.5..2, need 0.5..2x",
-        "is no range (got memory",
-        "is a number, no factor (got 1..2x, need 1..2",
+        "is no range (got network=2..0.5x, need network=0.5..2x, factors from 0.01 to 100)",
+        "is no range (got global_batch_size=a..4, need global_batch_size=64..4096, whole numbers up to 16,777,216)",
+        "is no range (got links=0.5..2, need links=0.5..2x",
+        "is no range (got memory, need memory=0.5..2x",
+        "is no range (got seq_length=1..2x, need seq_length=64..4096",
     ):
         assert part in told
 
@@ -100,7 +100,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         (["network=1..2x", "network=1..3x"], "is varied twice"),
         (["global_batch_size=1..2"], "holds less than two values"),
         (["global_batch_size=1.5..64"], "whole numbers"),
-        (["network=1..1000x"], "is out of range"),
+        (["network=1..1000x"], "factors from 0.01 to 100"),
     ],
 )
 def test_each_of_them_is_a_sentence(words: list[str], part: str) -> None:
