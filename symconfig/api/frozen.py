@@ -27,7 +27,6 @@ from symconfig.runs.replan.frozen import (
     of_files,
     of_input,
     of_templates,
-    texts,
 )
 
 Input = Literal["model", "cluster"]
@@ -96,7 +95,8 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
     now: Mapping[str, File] = {}
     if plan is not None:
         try:
-            now = texts(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
+            fresh = files(plan, Wanted(manifest.target, manifest.launchers, templates))
+            now = {item.path: item for item in fresh if item.path != NAME}
         except SymconfigError as error:
             findings += (
                 Finding("stale", each.file or manifest.target, f"cannot be written any more: {each}")

@@ -65,11 +65,6 @@ class Checked:
         return not self.findings
 
 
-def texts(files: Files) -> dict[str, File]:
-    """Return {path: file} of the files that would be written now, without the manifest."""
-    return {item.path: item for item in files if item.path != NAME}
-
-
 def replaced(folder: Path, files: Files) -> list[str]:
     """Return the paths of existing files that `files` would overwrite with another content and that are not as
     symconfig wrote them. Without a readable manifest every differing file counts. Raises InputError for an unreadable
