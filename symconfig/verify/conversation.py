@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+START_S = 300.0  # importing torch and a framework takes 2 to 4 s on an idle machine, on a very busy one minutes
+GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
 LAST_LINES = 12  # of what a process wrote to its standard error, for the report of a crash
 UTF8 = {"PYTHONUTF8": "1"}  # torch reads files of its own in the locale's encoding, which may be ASCII
 

@@ -21,7 +21,7 @@ from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed as rendered
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
-from symconfig.verify.conversation import converse
+from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.rank_states import PADDING, Predicted, predicted
 from symconfig.verify.shell import dry_run
 
@@ -29,7 +29,6 @@ Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
 _ARGUMENTS, _FILLED = "train.py: arguments", f"{CONFIG_HF}: filled in by Trainer"
 RUNNER = "symconfig.verify.deepspeed_runner"
-GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -240,7 +239,7 @@ def _comparable(config: Json) -> Json:
 def run(jobs: Sequence[Json], timeout_s: float) -> list[Json]:
     """Return the runner's answer to each job; one that crashes, takes too long or is not reached is not `ok`."""
     answers: list[Json] = []
-    request, limits_s = {"jobs": jobs, "timeout_s": timeout_s}, (timeout_s, timeout_s + GRACE_S)
+    request, limits_s = {"jobs": jobs, "timeout_s": timeout_s}, (START_S + timeout_s, timeout_s + GRACE_S)
     how, last_lines = converse(("-m", RUNNER), request, os.environ, limits_s, answers.append)
     answers += [{"crash": how, "last_lines": last_lines}] * (len(jobs) - len(answers))
     return [

@@ -53,7 +53,7 @@ def isolated(
         lines = output.read().decode(errors="replace").splitlines()
     result: dict[str, Any] = {"id": id, "phases": []}
     if timed_out:
-        result["crash"] = f"did not end within {timeout_s:.0f} s"
+        result["crash"] = f"did not end within {timeout_s:g} s"
     elif status or not answer:
         result["crash"] = f"ended with status {status}"
     else:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.plans.plan import Plan
-from symconfig.verify.conversation import converse
+from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.megatron_source import MegatronSource
 
-START_S = 300.0  # importing torch and Megatron takes 2 to 4 s on an idle machine, on a very busy one minutes
-GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
 RUNNER = Path(__file__).with_name("megatron_runner.py")
 PYTHON = ("-E", "-P", "-u", str(RUNNER))
 

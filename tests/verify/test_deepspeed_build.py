@@ -109,7 +109,7 @@ def test_a_rank_that_hangs_or_crashes_is_said(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
     (folder / "train.py").write_text("import time\ntime.sleep(600)\n")
     (hangs,) = deepspeed.build(folder, [], 1, (0,), 0.2)
-    assert hangs["error"].startswith("DeepSpeed did not answer within 0.2 s")
+    assert hangs["error"].startswith("DeepSpeed did not end within 0.2 s")
     (folder / "train.py").write_text("import os\nos.abort()\n")
     (crashed,) = deepspeed.build(folder, [], 1, (0,), Options().timeout_s)
     assert "ended with status -6" in crashed["error"]
