@@ -10,6 +10,7 @@ from symconfig.cost.framework import DENSE_GRID, EXPERT_GRID
 from symconfig.cost.step import states
 from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, dim_sizes
@@ -22,6 +23,9 @@ from symconfig.solve.prospect import Prospect
 
 PADDING = 0.01  # of the bytes of a buffer or a shard: padding of buckets and of uneven shards, which is not predicted
 _PART = ".weight."  # of the name of a weight's part, before the part's own
+# From this release on, a model with multi-token prediction has its final norm behind its last layer, wherever the loss
+# is (transformer_block.py, has_final_layernorm_in_this_stage).
+_NORM_BEHIND_LAST_LAYER = (0, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +156,8 @@ def _of_chunk(point: Prospect, index: int, known: Mapping[str, Sequence[Paramete
     numbered within it. known: parameters by kind of block.
 
     The embedding is added to a chunk with multi-token prediction but without it. Of the head, lm_head is on its chunk
-    unless tied to an embedding there; the final norm is on the last chunk, or with predictions on the last layer's
-    (transformer_block.py, has_final_layernorm_in_this_stage, from core_v0.16 on).
+    unless tied to an embedding there; the final norm is on the last chunk, or from release _NORM_BEHIND_LAST_LAYER on,
+    for models with predictions, on that of the last layer.
     """
     chunks, model = point.split.chunks, point.request.model
     kinds, layers = chunks[index], dict.fromkeys(("layers", "mtp"), 0)
@@ -167,8 +171,9 @@ def _of_chunk(point: Prospect, index: int, known: Mapping[str, Sequence[Paramete
         yield from (replace(one, name=f"{prefix}{one.name}") for one in known[kind])
     if "mtp" in kinds and "embedding" not in kinds:  # it looks up the next tokens itself (gpt_model.py)
         yield from known["embedding"]
+    behind = megatron_release(point.request.version) >= _NORM_BEHIND_LAST_LAYER and model.num_nextn_predict_layers
     last = max((at for at, chunk in enumerate(chunks) if any(map(is_layer, chunk))), default=0)
-    operators = ["final_norm"] if index == (last if model.num_nextn_predict_layers else len(chunks) - 1) else []
+    operators = ["final_norm"] if index == (last if behind else len(chunks) - 1) else []
     if "head" in kinds and not ("embedding" in kinds and model.tie_word_embeddings):
         operators.append("lm_head")
     yield from (one for one in known["head"] if one.name.partition(".")[0] in operators)
