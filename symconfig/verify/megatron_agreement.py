@@ -176,7 +176,8 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     built = [
         [(*kinds[first : first + count], *["mtp"] * more) for first, count, more in stage] for stage in result.stages
     ]
-    for place, (planned, got_here) in enumerate(zip_longest(wanted, built, fillvalue=[])):
+    none: list[tuple[str, ...]] = []
+    for place, (planned, got_here) in enumerate(zip_longest(wanted, built, fillvalue=none)):
         if planned != got_here:
             what = "Megatron builds other layers on this stage"
             yield Problem(what, file=file, field=f"stages.{place}", got=_counts(got_here), need=_counts(planned))
