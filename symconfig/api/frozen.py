@@ -23,11 +23,9 @@ from symconfig.runs.adapted import as_trained
 from symconfig.runs.replan.frozen import (
     Checked,
     Finding,
-    left_over,
     of_files,
     of_input,
     of_templates,
-    texts,
 )
 
 Input = Literal["model", "cluster"]
@@ -38,9 +36,9 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
     """Return how a folder of rendered files, or a plan file, differs from what symconfig would write now. Writes
     nothing.
 
-    A folder, or a file named plan.json beside a manifest: edited, missing, stale and left-over files are findings, too;
+    A folder, or a file named plan.json beside a manifest: edited, missing and stale files are findings, too;
     another plan file: only edits of the plan and changed model or cluster, with a note. A folder of `replan
-    --lose-nodes`: edited, missing and left-over files alone, as each folder in it has a manifest. templates: own
+    --lose-nodes`: edited and missing files alone, as each folder in it has a manifest. templates: own
     templates with which it was written. Raises InputError for a folder without manifest, or a file that is no plan.
     """
     place = Path(path)
@@ -59,7 +57,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
             place=folder,
             plan=folder / node_folder(most) / "plan.json",
             manifest=manifest,
-            findings=(*of_files(folder, manifest, {}), *left_over(folder, manifest)),
+            findings=tuple(of_files(folder, manifest, {})),
             notes=(f"whether a plan is out of date: symconfig verify --frozen {folder}/nodes-*",),
             again=f"replan {sh(folder / node_folder(most))} --lose-nodes {min(lost)}..{max(lost)}",
         )
@@ -97,7 +95,7 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """Return the findings on a folder's files, left-over files and templates. plan: None if it was edited: then no file
+    """Return the findings on a folder's files and templates. plan: None if it was edited: then no file
     is rendered anew, so staleness is not checked, and no finding on plan.json is repeated. A plan that can no longer be
     rendered gives one finding "stale" for each problem.
     """
@@ -105,14 +103,15 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
     now: Mapping[str, File] = {}
     if plan is not None:
         try:
-            now = texts(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
+            fresh = files(plan, Wanted(manifest.target, manifest.launchers, templates))
+            now = {item.path: item for item in fresh if item.path != NAME}
         except SymconfigError as error:
             findings += (
                 Finding("stale", each.file or manifest.target, f"cannot be written any more: {each}")
                 for each in error.problems
             )
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
-    return [*findings, *edited, *left_over(folder, manifest)]
+    return [*findings, *edited]
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:

@@ -23,7 +23,7 @@ from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import ANSWER, Plan
 from symconfig.runs.adapted import as_trained, bare
 from symconfig.runs.best import TOP, best_plan
-from symconfig.runs.checkpoint import read
+from symconfig.runs.checkpoint.read import read
 from symconfig.runs.replan.diff import Diff, revised
 from symconfig.runs.replan.diff import diff as compared
 from symconfig.runs.replan.fallback import Fallback

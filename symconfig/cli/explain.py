@@ -73,7 +73,7 @@ def run_whatif(arguments: argparse.Namespace) -> int:
         show(arguments, lambda: report.ranges_data(answer), lambda: report.ranges(answer))
         return 0
     show(arguments, lambda: report.changes_data(cases), lambda: report.changes(cases))
-    return 0 if all(case.replanned.plan is not None for case in cases) else 1
+    return 0 if all(case.new is not None for case in cases) else 1
 
 
 def run_validate(arguments: argparse.Namespace) -> int:

@@ -117,7 +117,9 @@ def run_checkpoint(arguments: argparse.Namespace) -> int:
     without --plan.
     """
     from symconfig.report.checkpoint import contents, verdict
-    from symconfig.runs.checkpoint import Verdict, of_folder, read
+    from symconfig.runs.checkpoint.loadable import of_folder
+    from symconfig.runs.checkpoint.read import read
+    from symconfig.runs.checkpoint.table import Verdict
 
     problems = arguments.problems
     folder = problems.collect(partial(read, Path(arguments.folder)))

@@ -11,7 +11,8 @@ from symconfig.plans.plan import Candidate
 from symconfig.plans.sentences import caveats
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
-from symconfig.runs.checkpoint import Checkpoint, Loadable, Step, Verdict
+from symconfig.runs.checkpoint.folder import Checkpoint
+from symconfig.runs.checkpoint.table import Loadable, Step, Verdict
 from symconfig.runs.replan.fallback import Fallback, Smaller
 from symconfig.units import GIB, MIB
 
@@ -33,7 +34,7 @@ OTHERWISE = {
 
 def contents(checkpoint: Checkpoint) -> list[Block]:
     """Return the head line of a checkpoint (kind, iteration if known, size), a table of its releases, degrees and saved
-    arguments that are known, and its notes.
+    arguments that are known.
     """
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
@@ -42,7 +43,7 @@ def contents(checkpoint: Checkpoint) -> list[Block]:
     head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {amount}"
     facts = {"written by": releases or None, **checkpoint.degrees, **checkpoint.says}
     rows = tuple((name, str(value)) for name, value in facts.items() if value is not None)
-    return present(head, Grid(("of the run", "value"), rows, left=(0,)), *checkpoint.notes)
+    return present(head, Grid(("of the run", "value"), rows, left=(0,)))
 
 
 def sentence(verdict: Verdict) -> str:

@@ -16,7 +16,7 @@ from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
-from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.checkpoint.table import Verdict
 from symconfig.runs.replan.changes import Judgement, NearPlan
 from symconfig.runs.replan.diff import Diff, Difference
 from symconfig.runs.replan.replanned import Replan
@@ -116,7 +116,7 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
     it loads the checkpoint, compared with `new`, how the new plan loads it.
     """
     pins = " ".join(f"--pin {name}={text}" for name, text in other.pins.items())
-    step = f"{seconds(other.plan.best.predicted.step_s)} s a step"
+    step = f"{seconds(other.candidate.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if other.free else f"takes {percent(other.slower)} longer, {step},"
     return (
         f"A plan nearer to the old one: {pins} {takes} and loads the checkpoint: "
@@ -187,7 +187,7 @@ def replan_data(replan: Replan) -> dict[str, Any]:
         if nearest is None
         else {
             "pins": nearest.pins,
-            "best": nearest.plan.best.to_dict(),
+            "best": nearest.candidate.to_dict(),
             **picked(nearest, "slower", "free", "verdict"),
         },
         "schedule": {
@@ -211,11 +211,12 @@ def _verdict(verdict: Judgement) -> dict[str, Any]:
     """Return a verdict as JSON: only runs, fits (both false) and `why` if the configuration cannot run; else whether it
     fits, its step, how much slower that is, memory, and bytes too many on GPU and host, 0 if it fits.
     """
-    if verdict.refused:
+    if verdict.candidate is None:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {
         "runs": True,
-        **picked(verdict, "fits", "step_s", "slower", "device_bytes"),
+        **picked(verdict, "fits", "slower"),
+        **picked(verdict.candidate.predicted, "step_s", "device_bytes"),
         "over_bytes": max(0.0, verdict.over_bytes),
         "host_over_bytes": max(0.0, verdict.host_over_bytes),
     }

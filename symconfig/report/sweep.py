@@ -152,6 +152,12 @@ def size_blocks(size: Size) -> list[Block]:
         for name, tried in shown
         if (text := tried.values.get("caveats"))
     ]
+    notes += [
+        f"{one.name}, {several(tried.gpus, 'GPU')}: not known, planning failed: {tried.reason}"
+        for one in size.clusters
+        for tried in one.tried
+        if tried.failed
+    ]
     return present(question_lines(size.question), answers, chosen, *notes, footer(size))
 
 
@@ -171,12 +177,13 @@ def question_lines(question: Question) -> str:
 def answer(one: OfCluster, question: Question) -> str:
     """Return one cluster's sentence: the fewest GPUs in time, and the fewest in time even at the slow end of the
     interval, or that none is. If none is in time, the fastest number; if no number has a plan, the shortest of their
-    reasons.
+    reasons, of those that did not fail if there are any.
     """
     if one.smallest is None and one.fastest is None:
-        ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))
-        reason = min({tried.reason for tried in one.tried}, key=lambda text: (len(text), text))
-        return f"{one.name}: no plan for {' to '.join(map(count, ends))} GPUs: {reason}"
+        ends = " to ".join(map(count, dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))))
+        answered = [tried for tried in one.tried if not tried.failed]
+        reason = min({tried.reason for tried in answered or one.tried}, key=lambda text: (len(text), text))
+        return f"{one.name}: {'no plan' if answered else 'planning failed'} for {ends} GPUs: {reason}"
     if one.smallest is None:
         assert one.fastest is not None
         return (
@@ -287,7 +294,7 @@ def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any
     the Pareto front, and the plan's columns; without a plan only the reason.
     """
     if tried.reason:
-        return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
+        return {"gpus": tried.gpus, "planned": False, **picked(tried, "failed", "reason")}
     names = {column.name for column in COLUMNS}
     return {
         "gpus": tried.gpus,

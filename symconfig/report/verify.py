@@ -71,7 +71,7 @@ def frozen(checked: Checked) -> list[Block]:
 
 def _verdict(checked: Checked) -> str:
     """Return the sentence that nothing is edited or stale, or how many findings fail, with a command to try."""
-    failed = [finding for finding in checked.findings if finding.fails]
+    failed = checked.findings
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
     if not failed:
         return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
@@ -101,7 +101,7 @@ def _command(checked: Checked) -> str:
 
 def frozen_data(checked: Checked) -> dict[str, Any]:
     """Return the JSON of `verify --frozen --json`: place, whether it passed, target (None without a manifest), number
-    of files in the manifest (then 0), findings (`fails`: not a mere note), and notes.
+    of files in the manifest (then 0), findings, and notes.
     """
     manifest = checked.manifest
     return {
@@ -110,6 +110,6 @@ def frozen_data(checked: Checked) -> dict[str, Any]:
         "passed": checked.passed,
         "target": manifest.target if manifest is not None else None,
         "files": len(manifest.files) if manifest is not None else 0,
-        "findings": [{**asdict(finding), "fails": finding.fails} for finding in checked.findings],
+        "findings": [asdict(finding) for finding in checked.findings],
         "notes": list(checked.notes),
     }

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.format import count, gib, seconds, several
+from symconfig.plans.plan import Candidate
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import headline
-from symconfig.runs.whatif.change import Case, Outcome
+from symconfig.runs.whatif.change import Case
 from symconfig.runs.whatif.whatif import Line, Vary, WhatIf
 from symconfig.solve.candidate import degrees
 
@@ -49,7 +50,7 @@ def _seconds(value: float | None) -> str:
 
 def ranges_data(what_if: WhatIf) -> dict[str, Any]:
     """Return the JSON of --vary, symconfig.whatif/1: the plan now, for each varied name its ranges with plan (None if
-    none fits) and step at both ends, and the numbers of searches and candidates.
+    none fits) and step at both ends, and the number of searches.
     """
     return {
         "schema": "symconfig.whatif/1",
@@ -74,66 +75,59 @@ def ranges_data(what_if: WhatIf) -> dict[str, Any]:
             for one in what_if.lines
         ],
         "searches": what_if.plans,
-        "candidates": what_if.weighed,
     }
 
 
 def changes(cases: Sequence[Case]) -> list[Block]:
-    """Return the report of --change: headline, the strategy before, a row per change, why a kept plan or a new search
-    has no result, and which relaxed limits a kept plan needs beyond the new one's.
+    """Return the report of --change: headline, the strategy before, a row per change, and why a kept plan or a new
+    search has no result.
     """
-    before = cases[0].before.plan
-    assert before is not None
+    old = cases[0].old
     heads = ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain")
     table = Grid(heads, tuple(map(_row, cases)), left=(0, 1, 4), title="When the job changes", fixed=tuple(range(8)))
-    why = [f"{case.name}: kept, {case.kept.why}." for case in cases if case.kept.plan is None]
-    why += [
-        f"{case.name}: kept, it runs only with {' and '.join(case.kept.relaxed)}."
-        for case in cases
-        if set(case.kept.relaxed) - set(case.replanned.relaxed)
-    ]
-    why += [f"{case.name}: planned anew, {case.replanned.why}." for case in cases if case.replanned.plan is None]
-    strategy = f"Before: {degrees(before.fastest)}, {_speed(cases[0].before)} tokens/s."
-    legend = "kept: degrees, micro-batch, ZeRO stage and recompute are pinned. gain: tokens/s of replanned over kept."
-    return present(headline(before), strategy, table, "\n".join(why), legend)
+    why = [f"{case.name}: kept, the plan {case.kept}." for case in cases if case.kept and not case.kept.fits]
+    why += [f"{case.name}: planned anew, {case.why}." for case in cases if case.new is None]
+    strategy = f"Before: {degrees(old.best)}, {count(round(_speed(old.best)))} tokens/s."
+    legend = "kept: all choices of the plan. gain: tokens/s of replanned over kept."
+    return present(headline(old), strategy, table, "\n".join(why), legend)
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    kept = "runs again" if case.kept.plan is None else "runs safely"
-    gain = f"{case.gain:.3f}" if case.gain is not None else kept if case.replanned.plan else ""
-    return (case.name, *_cells(case.kept), *_cells(case.replanned), gain)
+    gain = f"{case.gain:.3f}" if case.gain is not None else "runs again" if case.new else ""
+    return (case.name, *_cells(_kept(case)), *_cells(case.new.best if case.new else None), gain)
 
 
-def _cells(one: Outcome) -> tuple[str, str, str]:
-    if one.plan is None:
+def _kept(case: Case) -> Candidate | None:
+    return case.kept.candidate if case.kept is not None and case.kept.fits else None
+
+
+def _cells(one: Candidate | None) -> tuple[str, str, str]:
+    if one is None:
         return ("does not run", "", "")
-    return (degrees(one.plan.fastest), _speed(one), gib(one.plan.fastest.predicted.device_bytes))
+    return (degrees(one), count(round(_speed(one))), gib(one.predicted.device_bytes))
 
 
-def _speed(one: Outcome) -> str:
-    return count(round(one.tokens_per_s or 0.0))
+def _speed(one: Candidate) -> float:
+    """Return the tokens per second of all GPUs."""
+    return one.predicted.tokens_per_s_per_gpu * one.configuration.world_size
 
 
 def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the JSON of --change, symconfig.adaptability/1: the fastest plan before, and of each change its pins, the
-    kept and the replanned result, and the gain.
+    """Return the JSON of --change, symconfig.adaptability/1: the plan before, and of each change the kept and the
+    replanned result, and the gain.
     """
-    before = cases[0].before.plan
-    assert before is not None
 
-    def outcome(one: Outcome) -> dict[str, Any]:
-        plan = None if one.plan is None else one.plan.fastest.to_dict()
-        return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.relaxed)}
+    def outcome(one: Candidate | None, why: str) -> dict[str, Any]:
+        return {"plan": one and one.to_dict(), "tokens_per_s": one and _speed(one), "why": None if one else why}
 
     return {
         "schema": "symconfig.adaptability/1",
-        "before": before.fastest.to_dict(),
+        "before": cases[0].old.best.to_dict(),
         "changes": [
             {
                 "change": dict(case.change),
-                "pins": dict(case.pins),
-                "kept": outcome(case.kept),
-                "replanned": outcome(case.replanned),
+                "kept": outcome(_kept(case), str(case.kept or "")),
+                "replanned": outcome(case.new.best if case.new else None, case.why),
                 "gain": case.gain,
             }
             for case in cases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,10 +29,9 @@ ALPHA_OVER_R = 2.0  # where a job says none
 def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """Return the model with the job's adapter, and the job with task (default "lora") and `lora` filled in.
 
-    Both are returned unchanged if the job wants no adapters, or if it has no `lora` and the model has an adapter. With
-    both, the model keeps its own, and fields set in `lora` must agree. alpha is 2 r by default. Raises InputError for
-    `lora` with a task without adapters, target modules that the model lacks or that are MLPs beside experts, and a
-    contradiction.
+    Both are returned unchanged if the job wants no adapters, or if it has no `lora` and the model has an adapter. alpha
+    is 2 r by default. Raises InputError for `lora` with a task without adapters or with a model that has other adapters
+    of its own, and target modules that the model lacks or that are MLPs beside experts.
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         what, need = "trains no adapters, and the job asks for some", " or ".join(("lora", *WITH_OR_WITHOUT))
@@ -49,8 +48,9 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     )
     if model.adapter is None:
         model = model.model_copy(update={"adapter": adapter})
-    elif problems := list(_against(model, adapter, lora)):
-        raise InputError(problems)
+    elif (own := _shown(model.adapter)) != (got := _shown(adapter)):
+        what, hint = f"{model.name} has adapters of its own", "the model without its adapters, or leave this out"
+        raise InputError(what, field="lora", got=got, need=own, hint=hint)
     return model, job.model_copy(update={"task": job.task or "lora", "lora": lora})
 
 
@@ -59,40 +59,9 @@ def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     return model if job.lora is None else model.model_copy(update={"adapter": None})
 
 
-def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[Problem]:
-    """Yield a problem for each LoRA field set in the job that differs from the model's own adapter; targets are
-    compared as sets.
-    """
-    own = model.adapter
-    assert own is not None
-    values = {
-        "method": (own.method, adapter.method),
-        "r": (own.r, adapter.r),
-        "alpha": (own.lora_alpha, adapter.lora_alpha),
-        "targets": (own.target_modules, adapter.target_modules),
-        "dropout": (own.lora_dropout, adapter.lora_dropout),
-    }
-    for name, (mine, other) in values.items():
-        same = set(mine) == set(other) if isinstance(mine, tuple) and isinstance(other, tuple) else mine == other
-        if name in lora.model_fields_set and not same:
-            yield Problem(
-                f"{model.name} has adapters of its own, with other {name}",
-                field=f"lora.{name}",
-                got=_shown(other),
-                need=_shown(mine),
-                hint="the model without its adapters, or leave this out",
-            )
-
-
-def _shown(value: object) -> str:
-    """Return a value as text: tuples joined by ", ", floats with six significant digits without trailing zeros."""
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, tuple)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+def _shown(one: Adapter) -> str:
+    fields = {**one.model_dump(), "target_modules": "+".join(sorted(one.target_modules))}
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
 
 
 def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:

@@ -37,7 +37,7 @@ _PREFERRED = ("bridge", "deepspeed", "slime")
 
 
 class UnsupportedError(InfeasibleError):
-    """A target can express no plan of a job. able: names of the targets that can."""
+    """A target can express no plan of a job. able: names of the targets that can, of the job's backend."""
 
     def __init__(self, problems: Sequence[Problem], able: Sequence[str] = ()) -> None:
         super().__init__(problems)
@@ -223,8 +223,9 @@ def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, w
         raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
     left = [problem for problem in by_hand if problem.field not in job.edited]
     if any(problem.edit is None for problem in left) or (left and writes):
-        anywhere = tuple(_capable(model, cluster, job, target_of(model, job).name, every=True))
-        raise UnsupportedError([*left, _alternatives(model, cluster, job, left)], anywhere)
+        own = target_of(model, job).name
+        able = tuple(_capable(model, cluster, job, own))
+        raise UnsupportedError([*left, _alternatives(job, left, own, able)], able)
     return job.model_copy(update={"edited": names})
 
 
@@ -280,13 +281,10 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
             yield problem
 
 
-def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
-    """Return a problem whose hint names the other targets that can express the job, and `--edited` if all of `left` can
-    be edited by hand; without either it asks for a change. Only targets of the job's backend are named if it states
-    one.
+def _alternatives(job: Job, left: list[Problem], mine: str, able: Sequence[str]) -> Problem:
+    """Return a problem of the target `mine` whose hint names the other targets that can express the job (`able`), and
+    `--edited` if all of `left` can be edited by hand; without either it asks for a change.
     """
-    mine = target_of(model, job).name
-    able = tuple(_capable(model, cluster, job, mine))
     ways = [f"--target {' or '.join(able)}"] if able else []
     if all(problem.edit for problem in left):
         names = ",".join(problem.field or "" for problem in left)
@@ -296,15 +294,13 @@ def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, 
     return Problem(what, field="target", got=mine, hint=", or ".join(ways) or "a change of what is named above")
 
 
-def _capable(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str, *, every: bool = False
-) -> Iterator[str]:
+def _capable(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str) -> Iterator[str]:
     """Yield the names of other targets than `but` that can express the job, in the order of `targets`. Only those of
-    its backend if it states one, unless `every`; a target for which the job is invalid is skipped.
+    its backend if it states one; a target for which the job is invalid is skipped.
     """
     for name, target in targets().items():
         backend = target.assumes.get("backend", job.backend)
-        if name == but or (not every and "backend" in job.model_fields_set and backend != job.backend):
+        if name == but or ("backend" in job.model_fields_set and backend != job.backend):
             continue
         try:
             if not unsupported(model, cluster, _for_target(job, target), target):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -133,23 +132,17 @@ def verify(
     plan = as_rendered(written, folder)
     known = manifest.read_manifest(folder)
     options = Options(megatron, timeout_s, progress, build or trace, trace)
-    if trace and plan.best.target.backend != "megatron":
+    other = None if known is None or known.target in _FILES else known.target
+    if any((folder / name).exists() for name in _FILES.values()):
+        other = None
+    if (trace and plan.best.target.backend != "megatron") or (other and (build or trace)):
+        own, only = own_target(plan), "Megatron-LM's and DeepSpeed's own files"
         raise InputError(
-            "runs the modules of Megatron-LM only",
-            file=str(folder),
-            field="--trace",
-            got=f"files for {plan.best.target.backend}",
-            hint="symconfig render DIR/plan.json --target megatron --out NEW",
-        )
-    other = _other_format(folder)
-    if other and (build or trace):
-        own = own_target(plan)
-        raise InputError(
-            "builds ranks of Megatron-LM's and DeepSpeed's own files only",
+            "runs the modules of Megatron-LM only" if trace else f"builds ranks of {only} only",
             file=str(folder),
             field="--trace" if trace else "--build",
-            got=f"files for {other}",
-            hint=f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None,
+            got=f"files for {other or plan.best.target.backend}",
+            hint=f"symconfig render DIR/plan.json --target {'megatron' if trace else own} --out NEW",
         )
     with TemporaryDirectory(prefix="symconfig-") as scratch:
         if not run_edited:
@@ -210,20 +203,6 @@ def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> l
         elif module.applies(plan):
             checks.extend(_guarded(name, module, folder, plan, options))
     return checks
-
-
-def _other_format(folder: Path) -> str | None:
-    """Return the target in the folder's manifest if the folder has neither framework's own file and the target is
-    neither; else None, also without a readable manifest.
-    """
-    if any((folder / name).exists() for name in _FILES.values()):
-        return None
-    try:
-        data = json.loads((folder / manifest.NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    target = data.get("target") if isinstance(data, dict) else None
-    return target if isinstance(target, str) and target not in _FILES else None
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+START_S = 300.0  # importing torch and a framework takes 2 to 4 s on an idle machine, on a very busy one minutes
+GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
 LAST_LINES = 12  # of what a process wrote to its standard error, for the report of a crash
 UTF8 = {"PYTHONUTF8": "1"}  # torch reads files of its own in the locale's encoding, which may be ASCII
 
@@ -19,25 +19,23 @@ Json = dict[str, Any]
 
 
 def converse(
-    script: Path,
+    words: Sequence[str],
     request: Json,
     env: Mapping[str, str],
     limits_s: tuple[float, float],
     heard: Callable[[Json], None],
-    flags: Sequence[str] = (),
 ) -> tuple[str, tuple[str, ...]]:
-    """Run a script in a new Python process, send it the request on standard input, and pass each JSON line it prints to
-    `heard`.
+    """Run Python with these words, send it the request on standard input, and pass each JSON line it prints to `heard`.
 
-    env: the whole environment, with UTF8 added. flags: Python's. limits_s: seconds until the first line, and between
-    lines, after which it is killed. Returns how it ended (a sentence) and the last lines of its standard error. Raises
-    ValueError for a line that is no JSON, and what `heard` raises.
+    env: the whole environment, with UTF8 added. limits_s: seconds until the first line, and between lines, after which
+    it is killed. Returns how it ended (a sentence) and the last lines of its standard error. Raises ValueError for a
+    line that is no JSON, and what `heard` raises.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
         given.write(json.dumps(request).encode())
         given.seek(0)
         process = subprocess.Popen(
-            [sys.executable, *flags, "-P", "-u", str(script)],
+            [sys.executable, *words],
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -61,39 +59,6 @@ def converse(
                 timer.start()
             timer.cancel()
         errors.seek(0)
-        how = f"did not answer within {limit_s:.0f} s" if silent.is_set() else f"ended with status {process.returncode}"
-        return how, last_lines(errors.read().decode(errors="replace"))
-
-
-def last_lines(text: str) -> tuple[str, ...]:
-    return tuple([line for line in text.splitlines() if line.strip()][-LAST_LINES:])
-
-
-def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
-    """Run a module of symconfig with a JSON request, and return the JSON object on its last output line, which has a
-    key "ok". A timeout, or a last line that is no such object, gives {"ok": False, "error": …} with status and last
-    lines of standard error. The status alone does not matter. who: the name in the error.
-    """
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-m", module],
-            input=json.dumps(request),
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, **UTF8},
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "error": f"{who} gave no answer within {timeout_s:g} s"}
-    try:
-        answer = json.loads(ended.stdout.strip().splitlines()[-1])
-        if isinstance(answer, dict) and "ok" in answer:
-            return answer
-    except (IndexError, ValueError):
-        pass
-    return {
-        "ok": False,
-        "error": f"{who} ended with status {ended.returncode}; its last lines: " + " | ".join(last_lines(ended.stderr)),
-    }
+        how = f"did not answer within {limit_s:g} s" if silent.is_set() else f"ended with status {process.returncode}"
+        lines = errors.read().decode(errors="replace").splitlines()
+        return how, tuple([line for line in lines if line.strip()][-LAST_LINES:])

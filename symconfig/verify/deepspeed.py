@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,14 @@ from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed as rendered
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
-from symconfig.verify.conversation import ask
+from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.rank_states import PADDING, Predicted, predicted
 from symconfig.verify.shell import dry_run
 
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
 _ARGUMENTS, _FILLED = "train.py: arguments", f"{CONFIG_HF}: filled in by Trainer"
+RUNNER = "symconfig.verify.deepspeed_runner"
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -96,7 +98,7 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
     """Return the requests to the DeepSpeed runner: the native configuration, then the "auto" one if there is one."""
     auto = [_trainer_request(texts[CONFIG_HF], plan)] if CONFIG_HF in texts else []
-    return [{"config": texts[CONFIG], "world_size": plan.best.configuration.world_size}, *auto]
+    return [{"task": "resolve", "config": texts[CONFIG], "world_size": plan.best.configuration.world_size}, *auto]
 
 
 def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: Stopwatch) -> Iterator[Check]:
@@ -150,22 +152,23 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
     """Return the runner's request: the "auto" configuration, world size, hidden size, and the plan's Trainer arguments,
     whose world size leaves out cp.
     """
-    batch, training, parallel = plan.best.configuration, plan.training, plan.best.configuration
+    c, training = plan.best.configuration, plan.training
     arguments = {
-        "world_size": parallel.world_size // parallel.cp,
-        "per_device_train_batch_size": batch.micro,
-        "gradient_accumulation_steps": batch.num_microbatches,
+        "world_size": c.world_size // c.cp,
+        "per_device_train_batch_size": c.micro,
+        "gradient_accumulation_steps": c.num_microbatches,
         "max_grad_norm": training.clip_grad,
         "learning_rate": training.lr,
         "adam_beta1": training.adam_beta1,
         "adam_beta2": training.adam_beta2,
         "adam_epsilon": training.adam_eps,
         "weight_decay": training.weight_decay,
-        plan.best.configuration.precision: True,
+        c.precision: True,
     }
     return {
+        "task": "resolve",
         "config": auto,
-        "world_size": parallel.world_size,
+        "world_size": c.world_size,
         "trainer": arguments,
         "hidden_size": plan.model.hidden_size,
     }
@@ -173,53 +176,37 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
 
 def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     """Return the check that DeepSpeedConfig accepts the file and resolves it to the plan's values (train_batch_size
-    counts tensor-parallel ranks as data ranks), and that the plan's global batch is micro x microbatches x dp. Failed
-    with the answer's error if that is not ok.
+    counts tensor-parallel ranks as data ranks). Failed with the answer's error if that is not ok.
     """
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
-    got, batch, parallel, options = (
-        answer["resolved"],
-        plan.best.configuration,
-        plan.best.configuration,
-        plan.best.configuration,
-    )
-    accumulated = batch.micro * batch.num_microbatches
+    got, c = answer["resolved"], plan.best.configuration
+    accumulated = c.micro * c.num_microbatches
     want = {
-        "train_micro_batch_size_per_gpu": batch.micro,
-        "gradient_accumulation_steps": batch.num_microbatches,
-        "train_batch_size": accumulated * parallel.dp * parallel.tp,
+        "train_micro_batch_size_per_gpu": c.micro,
+        "gradient_accumulation_steps": c.num_microbatches,
+        "train_batch_size": accumulated * c.dp * c.tp,
         "gradient_clipping": plan.training.clip_grad,
         "lr": plan.training.lr,
-        "zero_stage": options.zero_stage,
-        "precision": options.precision,
-        "optimizer_offload": options.optimizer_offload,
-        "param_offload": options.param_offload,
-        "autotp_size": parallel.tp,
-        "sequence_parallel_size": parallel.cp,
-        "autoep_size": parallel.ep,
+        "zero_stage": c.zero_stage,
+        "precision": c.precision,
+        "optimizer_offload": c.optimizer_offload,
+        "param_offload": c.param_offload,
+        "autotp_size": c.tp,
+        "sequence_parallel_size": c.cp,
+        "autoep_size": c.ep,
     }
     problems = [
         Problem("DeepSpeed resolved another value", file=CONFIG, field=name, got=repr(got[name]), need=repr(value))
         for name, value in want.items()
         if got[name] != value
     ]
-    if batch.global_batch != accumulated * parallel.dp:
-        problems.append(
-            Problem(
-                "the plan's own batch does not multiply out",
-                file="plan.json",
-                field="batch.global",
-                got=str(batch.global_batch),
-                need=str(accumulated * parallel.dp),
-            )
-        )
     return watch.problems(
         title,
         problems,
-        f"accepted at {parallel.world_size} ranks: train_batch_size "
-        f"{got['train_batch_size']}, {batch.global_batch} distinct sequences",
+        f"accepted at {c.world_size} ranks: train_batch_size "
+        f"{got['train_batch_size']}, {c.global_batch} distinct sequences",
     )
 
 
@@ -249,12 +236,18 @@ def _comparable(config: Json) -> Json:
     return {**config, "zero_optimization": zero}
 
 
-def run(requests: list[Json], timeout_s: float) -> list[Json]:
-    """Return the runner's answers, one for each request; if it crashes, its failure for each."""
-    answer = ask("DeepSpeed", "symconfig.verify.deepspeed_runner", {"requests": requests}, timeout_s)
-    if answer["ok"]:
-        return list(answer["answers"])
-    return [answer] * len(requests)
+def run(jobs: Sequence[Json], timeout_s: float) -> list[Json]:
+    """Return the runner's answer to each job; one that crashes, takes too long or is not reached is not `ok`."""
+    answers: list[Json] = []
+    request, limits_s = {"jobs": jobs, "timeout_s": timeout_s}, (START_S + timeout_s, timeout_s + GRACE_S)
+    how, last_lines = converse(("-m", RUNNER), request, os.environ, limits_s, answers.append)
+    answers += [{"crash": how, "last_lines": last_lines}] * (len(jobs) - len(answers))
+    return [
+        {"ok": False, "error": f"DeepSpeed {one['crash']}; its last lines: " + " | ".join(one["last_lines"])}
+        if "crash" in one
+        else one
+        for one in answers
+    ]
 
 
 def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> Iterator[Check]:
@@ -298,20 +291,10 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
     """Return an answer for each rank, built with random weights of model/config.json: {ok, error} and what
-    `deepspeed_build.build` returns.
-
-    --model, --model-config and --load among train.py's arguments `words` are replaced. A rank that crashes or exceeds
-    timeout_s is `ok: false`; if the runner itself fails, all are.
+    `deepspeed_build.build` returns. --model, --model-config and --load among train.py's arguments `words` are replaced.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()
-    request = {
-        "folder": str(place),
-        "words": [*own, f"--model-config={place / 'model'}"],
-        "world_size": world_size,
-        "ranks": ranks,
-        "timeout_s": timeout_s,
-    }
-    given = ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s * len(ranks))
-    answers: list[Json] = given.get("answers", [given] * len(ranks))
-    return answers
+    words = [*own, f"--model-config={place / 'model'}"]
+    job = {"task": "build", "folder": str(place), "words": words, "world_size": world_size}
+    return run([{**job, "rank": rank} for rank in ranks], timeout_s)

@@ -1,36 +1,19 @@
-"""A process of its own: ranks of a DeepSpeed folder as its own train.py builds them, without memory or a network.
+"""One rank of a DeepSpeed folder as its own train.py builds it, without memory or a network: for deepspeed_runner.
 
 Torch's fake tensors have sizes only, and its fake process group has as many ranks as the plan says, so DeepSpeed's own
-engine shares everything out as it would on the cluster. Request on standard input: {"folder", "words" (of train.py),
-"world_size", "ranks", "timeout_s" (of a rank)}; the last line: {"ok": true, "answers": [...]}, of each rank {"ok",
-"error", "optimizer", "elements", "trained", "held"}. The frameworks are imported once: each rank is a forked child.
+engine shares everything out as it would on the cluster.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import json
-import logging
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.verify.forks import isolated
-
 Json = dict[str, Any]
-# What takes longest to import; DeepSpeed's engine always imports its Muon, an optimizer of torch's its compiler.
-IMPORTED_ONCE = (
-    "torch._dynamo",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "transformers.integrations.deepspeed",
-    "transformers.modeling_utils",
-    "peft",
-)
-MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
 
 
 class Inert:
@@ -40,60 +23,18 @@ class Inert:
         return lambda *args, **kwargs: None
 
 
-def main() -> None:
-    """Read the request, build each rank in a forked child, and print one line of JSON with the answers; end the process
-    with status 0. Sets environment variables; other output goes to standard error. A rank that crashes or takes too
-    long has an answer that says so.
-    """
-    request = json.load(sys.stdin)
-    os.environ |= {
-        "DS_ACCELERATOR": "cpu",
-        "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(request["world_size"]),
-    }
-    logging.disable(logging.WARNING)
-    answers_to = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the libraries print while they are imported is no answer
-    for name in IMPORTED_ONCE if len(request["ranks"]) > 1 else ():
-        with contextlib.suppress(ImportError):  # then each rank says so
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy the whole heap
-    ended = [
-        isolated(str(rank), partial(_answer, request, rank), request["timeout_s"], MEMORY_BYTES)
-        for rank in request["ranks"]
-    ]
-    answers = [
-        {"ok": False, "error": f"DeepSpeed {one['crash']}; its last lines: " + " | ".join(one["last_lines"])}
-        if "crash" in one
-        else one
-        for one in ended
-    ]
-    print(json.dumps({"ok": True, "answers": answers}), file=answers_to, flush=True)
-    os._exit(0)  # threads of the libraries may abort a process that Python takes down
-
-
-def _answer(request: Json, rank: int) -> Json:
-    os.environ["RANK"] = str(rank)
-    try:
-        return {"ok": True, "error": None, **build(request, rank)}
-    except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
-        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
-
-
-def build(request: Json, rank: int) -> Json:
-    """Build a rank of the folder's train.py with fake tensors and return {optimizer: the class's name, elements:
-    parameters, trained: those trained, held: {kind: {device type: bytes}} between steps}. Changes sys.path and
-    sys.argv; patches torch and DeepSpeed (`join`).
+def build(job: Json) -> Json:
+    """Build the rank of a job {folder, words (of train.py), world_size, rank} with fake tensors and return {optimizer:
+    the class's name, elements: parameters, trained: those trained, held: {kind: {device type: bytes}} between steps}.
+    Changes sys.path, sys.argv and environment variables; patches torch and DeepSpeed (`join`).
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    sys.path.insert(0, request["folder"])
-    join(rank, request["world_size"])
-    sys.argv = ["train.py", *request["words"]]
+    os.environ |= {"RANK": str(job["rank"]), "WORLD_SIZE": str(job["world_size"])}
+    sys.path.insert(0, job["folder"])
+    join(job["rank"], job["world_size"])
+    sys.argv = ["train.py", *job["words"]]
     train, states = (importlib.import_module(name) for name in ("train", "states"))
     args = train.arguments()
     config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
@@ -180,7 +121,3 @@ def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
         optimizer.optimizer.step()
         for master in groups:
             master.grad = None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,39 +1,79 @@
-"""A process of its own: {"requests": [...]} on standard input, what the real DeepSpeed makes of them on the last line.
+"""A process of its own that asks the real DeepSpeed. `python -m`, never imported by symconfig.
 
-Each: {"config": {...}, "world_size": n, "trainer": {...} or null, "hidden_size": n}. With `trainer` (values of
-TrainingArguments), Transformers fills the "auto" values in first. The line: {"ok": true, "answers": [...]}, for each
-request {"ok", "error", "resolved", "config"}.
+Reads {"timeout_s": of a job, "jobs": [{"task": a name of TASKS, and its input}]} from standard input, and writes a line
+of JSON for each job: {"ok", "error"} and what the task returns, or {"crash", "last_lines"}. Each job runs in a forked
+child of the process that has imported the frameworks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from symconfig.verify.deepspeed_build import build
+from symconfig.verify.forks import isolated
+
 Json = dict[str, Any]
+# What takes longest to import; DeepSpeed's engine always imports its Muon, an optimizer of torch's its compiler.
+IMPORTED_ONCE: Mapping[str, tuple[str, ...]] = {
+    "resolve": ("deepspeed.module_inject.auto_ep_config", "transformers.integrations.deepspeed"),
+    "build": (
+        "torch._dynamo",
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "transformers.integrations.deepspeed",
+        "transformers.modeling_utils",
+        "peft",
+    ),
+}
+MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
 
 
 def main() -> None:
-    os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    requests = json.load(sys.stdin)["requests"]
+    """Answer the request and end the process with status 0. Sets environment variables; whatever the libraries print
+    goes to standard error.
+    """
+    request = json.load(sys.stdin)
+    os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "LOCAL_RANK": "0"}
     logging.disable(logging.WARNING)
-    answers = [_answer(request) for request in requests]
-    print("\n" + json.dumps({"ok": True, "answers": answers}, default=str), flush=True)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    jobs = request["jobs"]
+    for name in IMPORTED_ONCE[jobs[0]["task"]] if len(jobs) > 1 else ():
+        with contextlib.suppress(ImportError):  # then each job says so
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the whole heap
+    for job in jobs:
+        print(json.dumps(isolated("", partial(_answer, job), request["timeout_s"], MEMORY_BYTES)), file=answers)
+    answers.flush()
+    os._exit(0)  # threads of the libraries may abort a process that Python takes down
 
 
-def _answer(request: Json) -> Json:
+def _answer(job: Json) -> Json:
     try:
-        config = _filled(request) if request.get("trainer") else request["config"]
-        return {"ok": True, "error": None, "resolved": _resolve(config, request["world_size"]), "config": config}
-    except Exception as error:  # whatever DeepSpeed says is the finding
-        return {"ok": False, "error": f"{type(error).__name__}: {error}", "resolved": {}, "config": {}}
+        return {"ok": True, "error": None, **TASKS[job["task"]](job)}
+    except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def _resolve(config: Json, world_size: int) -> Json:
+def resolve(job: Json) -> Json:
+    """Return {config, resolved} of a job {config, world_size} and, to fill "auto" values in first, {trainer,
+    hidden_size}.
+    """
+    config = _filled(job) if job.get("trainer") else job["config"]
+    return {"config": config, "resolved": _resolved(config, job["world_size"])}
+
+
+def _resolved(config: Json, world_size: int) -> Json:
     """Return {name: value} of what DeepSpeedConfig resolves at a claimed world size: batch sizes, accumulation,
     clipping, lr, ZeRO stage, precision, offload, and the degrees of AutoTP, Ulysses and AutoEP; validates AutoEP, too.
 
@@ -107,6 +147,8 @@ def _autos(value: Any, path: str = "") -> list[str]:
         return [name for key, item in value.items() for name in _autos(item, f"{path}.{key}".strip("."))]
     return [path] if value == "auto" else []
 
+
+TASKS: Mapping[str, Callable[[Json], Json]] = {"resolve": resolve, "build": build}
 
 if __name__ == "__main__":
     main()

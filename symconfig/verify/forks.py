@@ -1,6 +1,6 @@
 """One task in a forked child of the process that has imported a framework: neither a crash nor a hang reaches the next.
 
-Loaded by path beside megatron_runner.
+megatron_runner loads it by path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def isolated(
             os.dup2(output.fileno(), 2)
             with contextlib.suppress(ValueError, OSError):  # where the system has no such limit
                 resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-            answer = json.dumps(task()).encode()
+            answer = json.dumps(task(), default=str).encode()
             sys.stdout.flush()
             sys.stderr.flush()
             with os.fdopen(writer, "wb") as pipe:
@@ -53,7 +53,7 @@ def isolated(
         lines = output.read().decode(errors="replace").splitlines()
     result: dict[str, Any] = {"id": id, "phases": []}
     if timed_out:
-        result["crash"] = f"did not end within {timeout_s:.0f} s"
+        result["crash"] = f"did not end within {timeout_s:g} s"
     elif status or not answer:
         result["crash"] = f"ended with status {status}"
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from symconfig.verify import (
     megatron_session,
     megatron_source,
 )
-from symconfig.verify.checks import Check, Options, Stopwatch
+from symconfig.verify.checks import Check, Options, Refused, Stopwatch
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
 from symconfig.verify.shell import ARGUMENTS as FILE
@@ -66,36 +66,25 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     `build` or `trace` was requested.
     """
     source = megatron_source.find(options.megatron)
-    if options.refused is not None:
-        yield from offline(Rendered(plan, arguments(folder)))
-        yield Check("Megatron's own checks", options.refused.status, options.refused.why, 0.0)
+    refused, exported = options.refused, dict[str, str]()
+    if refused is None:
+        launcher = dry_run(options.programs or folder, "launch.sh", options.timeout_s)
+        exported = dict(launcher.exported)
+        if launcher.status:
+            script = folder / "launch.sh"
+            why = f"cannot be asked: {script} ends with status {launcher.status}, so that its exports are not known"
+            refused = Refused("failed", why)
+    rendered = Rendered(plan, arguments(folder), exported)
+    if refused is not None:
+        yield from offline(rendered)
+        yield Check("Megatron's own checks", refused.status, refused.why, 0.0)
         return
-    launcher = dry_run(options.programs or folder, "launch.sh", options.timeout_s)
-    rendered = Rendered(plan, arguments(folder), launcher.exported)
-    yield from offline(rendered)
-    if launcher.status:
-        yield Check(
-            "Megatron's own checks",
-            "failed",
-            f"cannot be asked: {folder / 'launch.sh'} ends with status "
-            f"{launcher.status}, so that what it exports is not known",
-            0.0,
-        )
-        return
-    if (reason := unfit(source, plan)) is not None:
-        if tasks := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
-            raise InputError(f"cannot be done: {reason}", file=str(folder), field=tasks)
-        yield Check("Megatron's own checks", "skipped", reason, 0.0)
-        return
-    if source is None:  # unfit has said so
-        return
-    jobs = session_jobs({"": rendered}, source, options.build, options.trace)
-    options.progress(f"Megatron {source.version} on {plan.best.configuration.world_size} claimed GPUs")
-    results = megatron_session.run(
-        source, jobs, options.timeout_s, heard=lambda result: options.progress(f"Megatron: {result.id} is done")
-    )
-    yield from judge(rendered, results, jobs, source, options.trace)
-    yield from _unbuilt(rendered, source, options.build)
+    if options.build and (reason := unfit(source, plan)) is not None:
+        tasks = ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task))
+        raise InputError(f"cannot be done: {reason}", file=str(folder), field=tasks)
+    options.progress(f"Megatron on {plan.best.configuration.world_size} claimed GPUs")
+    done = check_many({"": rendered}, source, options.timeout_s, options.build, options.trace, options.progress)
+    yield from done[""]
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
@@ -168,21 +157,13 @@ def session_jobs(
 
 
 def judge(
-    rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool
-) -> Iterator[Check]:
-    """Yield the checks of one argument list and its ranks. jobs: the list's own job first."""
-    yield from online(rendered, results[jobs[0].id], source)
-    yield from built(rendered, results, jobs, source, trace)
-
-
-def built(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """Yield the checks of the ranks that were built, and with `trace` those of traced ones. jobs: the list's own job
-    first; if it failed and there are others, there is one skipped check.
+    """Yield the checks of one argument list, of its ranks that were built, and with `trace` of those that were traced.
+    jobs: the list's own job first; if it failed and there are others, these are one skipped check.
     """
-    place = _place(rendered.plan, source)
-    first, *others = jobs
+    place, (first, *others) = _place(rendered.plan, source), jobs
+    yield from online(rendered, results[first.id], source)
     if others and not results[first.id].ok:
         yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
         return
@@ -192,12 +173,6 @@ def built(
     if trace:
         traced = [job for job in others if job.task == megatron_rank.TRACE]
         yield from megatron_rank.trace_checks(rendered.plan, traced, results, place, FILE)
-
-
-def _unbuilt(rendered: Rendered, source: MegatronSource, build: bool) -> Iterator[Check]:
-    """Yield a skipped check if building was requested and the plan's ranks cannot be built."""
-    if build and (reason := megatron_rank.unbuilt(rendered.plan)) is not None:
-        yield Check(f"{_place(rendered.plan, source)}: ranks as built", "skipped", f"not tried {reason}", 0.0)
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:
@@ -253,21 +228,26 @@ def check_many(
     timeout_s: float = 60.0,
     build: bool = False,
     trace: bool = False,
+    heard: Callable[[str], None] = lambda text: None,
 ) -> dict[str, list[Check]]:
-    """Return the checks of many argument lists by id, run in one subprocess with timeout_s for each job. The same
-    checks as a folder's, without its scripts; Megatron's are one skipped check for lists that `unfit` refuses.
+    """Return the checks of many argument lists by id, run in one subprocess with timeout_s for each job. Megatron's are
+    one skipped check for lists that `unfit` refuses. heard: called with a sentence for each job that is done.
     """
     checks = {id: list(offline(item)) for id, item in rendered.items()}
-    judged: dict[str, Rendered] = {}
+    jobs: dict[str, list[Job]] = {}
     for id, item in rendered.items():
-        if (reason := unfit(source, item.plan)) is None:
-            judged[id] = item
-        else:
+        if (reason := unfit(source, item.plan)) is not None:
             checks[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
-    if source is not None and judged:
-        jobs = {id: session_jobs({id: item}, source, build, trace) for id, item in judged.items()}
-        results = megatron_session.run(source, [job for each in jobs.values() for job in each], timeout_s)
-        for id, item in judged.items():
-            checks[id].extend(judge(item, results, jobs[id], source, trace))
-            checks[id].extend(_unbuilt(item, source, build))
+        elif source is not None:
+            jobs[id] = session_jobs({id: item}, source, build, trace)
+    if source is None or not jobs:
+        return checks
+    every = [job for each in jobs.values() for job in each]
+    results = megatron_session.run(source, every, timeout_s, lambda result: heard(f"Megatron: {result.id} is done"))
+    for id, own in jobs.items():
+        item = rendered[id]
+        checks[id].extend(judge(item, results, own, source, trace))
+        if build and (reason := megatron_rank.unbuilt(item.plan)) is not None:
+            place = _place(item.plan, source)
+            checks[id].append(Check(f"{place}: ranks as built", "skipped", f"not tried {reason}", 0.0))
     return checks

@@ -202,15 +202,9 @@ def _bytes(tensors: list[Any]) -> int:
 
 
 def coordinates() -> dict[str, int]:
-    """Return {axis: this rank's index in its group} for tp, cp, dp, pp, ep, etp and edp, 0 for groups that this version
-    lacks.
-    """
+    """Return {axis: this rank's index in its group} for tp, cp, dp, pp, ep, etp and edp."""
     state = importlib.import_module("megatron.core.parallel_state")
-    places = {}
-    for axis, name in COORDINATES.items():
-        getter = getattr(state, f"get_{name}_rank", None)
-        places[axis] = int(getter()) if getter is not None else 0
-    return places
+    return {axis: int(getattr(state, f"get_{name}_rank")()) for axis, name in COORDINATES.items()}
 
 
 def _fsdp_groups(chunk: Any) -> list[Any]:

@@ -135,11 +135,9 @@ def _attention() -> None:
 
 def _down_projections() -> None:
     """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine, by a group
-    of one rank; Megatron's own layers would shard them. Nothing before 0.14.
+    of one rank; Megatron's own layers would shard them.
     """
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
-    if not hasattr(module, "TELinear"):
-        return
     split = importlib.import_module("megatron.core.tensor_parallel").ColumnParallelLinear
     make = module.build_module
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.plans.plan import Plan
-from symconfig.verify.conversation import converse
+from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.megatron_source import MegatronSource
 
-START_S = 300.0  # importing torch and Megatron takes 2 to 4 s on an idle machine, on a very busy one minutes
-GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
 RUNNER = Path(__file__).with_name("megatron_runner.py")
+PYTHON = ("-E", "-P", "-u", str(RUNNER))
 
 # torch.cuda.get_device_capability; for ROCm torch answers with the gfx number's first digits, for Ascend
 # there is no such call and Megatron's gates are those of an A100.
@@ -149,7 +148,7 @@ def run(
             heard(results[data["id"]])
 
     limits_s = START_S, timeout_s + GRACE_S
-    how, last_lines = converse(RUNNER, request, _environment(), limits_s, keep, flags=("-E",))
+    how, last_lines = converse(PYTHON, request, _environment(), limits_s, keep)
     for item in jobs:
         if item.id not in results:
             results[item.id] = Result(item.id, crash=how, last_lines=last_lines)

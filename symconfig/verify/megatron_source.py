@@ -7,14 +7,12 @@ only its Python files are used here, and those run on 3.11 with megatron_shims. 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,54 +103,28 @@ def _version(root: Path) -> str:
 
 
 def download() -> Path:
-    """Download the megatron-core wheel with pip into the cache, check its SHA-256, and return the folder. Nothing is
-    downloaded if it is there. Raises SymconfigError if pip fails, the hash differs or there is no cache.
+    """Install the megatron-core wheel of WHEEL_SHA256 with pip into the cache, atomically, and return the folder.
+    Nothing is downloaded if it is there. Raises SymconfigError if pip fails or there is no cache.
     """
     target = cache_dir()
     if target is None:
         raise SymconfigError("is needed to keep megatron-core in", field="XDG_CACHE_HOME or HOME")
     if _at(target, "the cached wheel", chosen=False):
         return target
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--python-version",
-            WHEEL_PYTHON,
-            "--platform",
-            WHEEL_PLATFORM,
-            "--dest",
-            scratch,
-            f"megatron-core=={RELEASE}",
-        ]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        listed, fresh = Path(scratch, "requirements.txt"), Path(scratch, "wheel")
+        listed.write_text(f"megatron-core=={RELEASE} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-requires-python"]
+        command += ["--only-binary=:all:", "--python-version", WHEEL_PYTHON, "--platform", WHEEL_PLATFORM]
+        command += ["--no-compile", "--target", str(fresh), "--require-hashes", "-r", str(listed)]
         ended = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=600, check=False
         )
-        wheels = sorted(Path(scratch).glob("*.whl"))
-        if ended.returncode or not wheels:
+        if ended.returncode:
             raise SymconfigError(f"pip could not fetch megatron-core {RELEASE}: {ended.stderr.strip()[-500:]}")
-        unpack(wheels[0], target)
-    return target
-
-
-def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
-    """Unpack a wheel as `target`, atomically; creates the parent. Raise SymconfigError if its SHA-256 differs, OSError
-    if `target` is a folder that is not empty.
-    """
-    got = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if got != sha256:
-        raise SymconfigError("is not the expected wheel", file=wheel.name, field="sha256", got=got, need=sha256)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        fresh = Path(scratch) / "wheel"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(fresh)  # zipfile keeps members inside the folder
         fresh.rename(target)
+    return target
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from symconfig.descriptor.document import MAX_BYTES
@@ -140,25 +141,16 @@ def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
 
 
 def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> Check:
-    """Return the check that launch.sh passes exactly the words of megatron_args.txt behind Megatron's script; a failure
-    names the first word that differs. Raises InputError if the file cannot be read.
+    """Return the check that launch.sh passes exactly the words of megatron_args.txt behind Megatron's script. Raises
+    InputError if the file cannot be read.
     """
     script = next((place for place, word in enumerate(ran.words) if Path(word).name in MEGATRON_SCRIPTS), None)
     if script is None:
         return watch.check(title, "failed", f"does not start {' or '.join(MEGATRON_SCRIPTS)}")
     passed, written = list(ran.words[script + 1 :]), arguments(folder)
-    if passed != written:
-        at = next(
-            (i for i, (a, b) in enumerate(zip(passed, written, strict=False)) if a != b), min(len(passed), len(written))
-        )
-        return watch.check(
-            title,
-            "failed",
-            f"passes other arguments than {ARGUMENTS}: word {at + 1} is {_at(passed, at)}, "
-            f"in the file {_at(written, at)}",
-        )
+    pairs = enumerate(zip_longest(passed, written, fillvalue="missing"), start=1)
+    for number, (one, other) in pairs:
+        if one != other:
+            what = f"passes other arguments than {ARGUMENTS}: word {number} is {one!r}, in the file {other!r}"
+            return watch.check(title, "failed", what)
     return watch.check(title, "passed", f"passes the {len(passed)} words of {ARGUMENTS}")
-
-
-def _at(words: list[str], place: int) -> str:
-    return repr(words[place]) if place < len(words) else "missing"

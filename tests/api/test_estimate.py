@@ -11,8 +11,8 @@ import symconfig
 from symconfig.errors import InputError
 from symconfig.plans.pipeline_layout import written
 from symconfig.plans.plan import Candidate
-from symconfig.runs.replan.changes import _VALUES
 from tests.cli.support import Run
+from tests.pins import VALUES
 
 JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "chunks": ("llama2-13b", "h100", 64, {}),
@@ -28,7 +28,7 @@ JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
 
 def pins_of(candidate: Candidate) -> dict[str, str]:
     """All that a candidate is, as pins."""
-    values = {name: value(candidate) for name, value in _VALUES.items() if name != "schedule"}
+    values = {name: value(candidate) for name, value in VALUES.items() if name != "schedule"}
     if candidate.configuration.pp > 1:
         values["layout"] = written(candidate.chunks)
     return {name: value for name, value in values.items() if value is not None}

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from symconfig.descriptor.document import load_yaml_strict, parse_yaml_strict
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import PIN_NAMES, Job, Training
-from symconfig.descriptor.load import load_cluster, load_model, zoo_models
+from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import Strict, validate
 from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError
 from symconfig.graph.model import parameters
-from symconfig.runs.sweep.job import Ids
 from tests.descriptor.small_configs import KINDS, tiny_config
 
 SPELLINGS = [
@@ -307,12 +306,3 @@ def test_a_section_inside_a_descriptor_forgets_as_well() -> None:
     assert first.double == 4
     assert first.model_copy(update={"size": 3}).double == 6
     assert first.double == 4
-
-
-def test_ids_of_sweeps_are_those_of_the_descriptor_and_not_of_its_place_in_memory() -> None:
-    """Of descriptors that are made and dropped in turn, most lie where one lay before."""
-    ids, cluster, model = Ids(), load_cluster("h100"), load_model("llama3.1-8b")
-    found = set()
-    for layers in range(1, 21):
-        found.add(ids.of({}, model.model_copy(update={"num_hidden_layers": layers}), cluster))
-    assert len(found) == 20

@@ -16,9 +16,9 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import named, render, target_of, targets
-from symconfig.runs.replan import changes
 from symconfig.solve.choice import TIE
 from symconfig.solve.pins import agree
+from tests.pins import VALUES
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.sample_rl import LEARNING, step
@@ -91,7 +91,7 @@ def _holds(candidate: Candidate, pin: str) -> bool:
     name, _, value = pin.partition("=")
     if (name, value) == ("layout", "equal"):
         return candidate.configuration.pipeline_layout is None
-    mine = {**changes._VALUES, **OPTIONS}[name](candidate)
+    mine = {**VALUES, **OPTIONS}[name](candidate)
     return mine is not None and agree(name, mine, value)
 
 

@@ -60,7 +60,11 @@ def _requests(name: str) -> list[dict[str, Any]]:
     plan = _plan(name)
     files = render(plan, "deepspeed")
     return [
-        {"config": json.loads(files["ds_config.json"]), "world_size": plan.best.configuration.world_size},
+        {
+            "task": "resolve",
+            "config": json.loads(files["ds_config.json"]),
+            "world_size": plan.best.configuration.world_size,
+        },
         deepspeed._trainer_request(json.loads(files["ds_config_hf.json"]), plan),
     ]
 
@@ -80,9 +84,8 @@ def answers() -> dict[str, list[dict[str, Any]]]:
     config = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
     asked: dict[str, list[dict[str, Any]]] = {name: _requests(name) for name in CASES} | {
         "own words": [
-            {"config": {**config, "train_batch_size": 7}, "world_size": 2},
-            {"config": {**config, "zero_optimization": {"stagee": 1}}, "world_size": 2},
-            {"config": config, "world_size": 2},
+            {"task": "resolve", "config": made, "world_size": 2}
+            for made in ({**config, "train_batch_size": 7}, {**config, "zero_optimization": {"stagee": 1}}, config)
         ],
         "left open": [_left_open()],
     }
@@ -175,7 +178,7 @@ def test_deepspeed_s_own_words_come_through(answers: dict[str, list[dict[str, An
 
 
 def test_a_hang_and_a_crash_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = {"config": {}, "world_size": 1}
+    request = {"task": "resolve", "config": {}, "world_size": 1}
     assert "within 0.01 s" in deepspeed.run([request], 0.01)[0]["error"]
     monkeypatch.setattr(conversation.sys, "executable", "/bin/false")
     assert "status 1" in deepspeed.run([request], 60)[0]["error"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.verify import megatron, megatron_session
-from symconfig.verify.conversation import Json, ask, converse
+from symconfig.verify.conversation import Json, converse
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
@@ -132,17 +132,13 @@ def in_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_one_question(in_ascii: None) -> None:
-    assert ask("it", "reading", {"text": "模型"}, 60) == {"ok": True, "read": "größe", "asked": "模型"}
-
-
 def test_a_conversation(in_ascii: None) -> None:
     heard: list[Json] = []
-    how, _ = converse(Path("reading.py"), {"text": "模型"}, dict(os.environ), (60, 60), heard.append)
+    how, _ = converse(["reading.py"], {"text": "模型"}, dict(os.environ), (60, 60), heard.append)
     assert (heard, how) == ([{"ok": True, "read": "größe", "asked": "模型"}], "ended with status 0")
 
 
 def test_a_process_that_says_nothing_is_stopped(in_ascii: None, tmp_path: Path) -> None:
     (tmp_path / "sleeping.py").write_text("import time\ntime.sleep(600)\n")
-    how, _ = converse(Path("sleeping.py"), {}, dict(os.environ), (0.5, 60), lambda line: None)
-    assert how == "did not answer within 0 s"
+    how, _ = converse(["sleeping.py"], {}, dict(os.environ), (0.5, 60), lambda line: None)
+    assert how == "did not answer within 0.5 s"

@@ -133,17 +133,12 @@ def _run(line: str, change: str) -> str | None:
 
 
 def _told(one: dict[str, object]) -> str:
-    speed, only = one["tokens_per_s"], one["only_with"]
-    with_it = f", only with {' and '.join(map(str, only))}" if isinstance(only, list) and only else ""
-    return f"{speed:,.0f} tokens/s{with_it}" if isinstance(speed, float) else "does not run"
+    return f"{one['tokens_per_s']:,.0f} tokens/s" if one["plan"] else "does not run"
 
 
 def _gain(change: dict[str, Any]) -> str:
     gain = change["gain"]
-    if isinstance(gain, float):
-        return f"{gain:.3f}"
-    kept, anew = change["kept"], change["replanned"]
-    return "" if not anew["plan"] else "runs safely" if kept["plan"] else "runs again"
+    return f"{gain:.3f}" if isinstance(gain, float) else "runs again" if change["replanned"]["plan"] else ""
 
 
 # --- sweep ------------------------------------------------------------------------------------------------------------

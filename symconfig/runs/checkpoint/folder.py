@@ -42,7 +42,7 @@ class Checkpoint:
     kind: a name of `kinds`, with the optimizer's layout if the folder shows it. folder: as given; data: where the
     tensors are. iteration: None if not stated (weights only, a release). since, until: first and last release that
     writes this format; None: open. degrees: tp, pp, ep, dp and world size of the run, as far as stated. says: arguments
-    of the run by the framework's names. size_bytes: of all files in `data`. notes: sentences for the user.
+    of the run by the framework's names. size_bytes: of all files in `data`.
     """
 
     kind: str
@@ -54,7 +54,6 @@ class Checkpoint:
     until: str | None = None
     degrees: Mapping[str, int] = field(default_factory=dict)
     says: Mapping[str, Plain] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @property
     def frameworks(self) -> tuple[Backend, ...]:
@@ -63,7 +62,7 @@ class Checkpoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values."""
-        return {**asdict(self), "folder": str(self.folder), "data": str(self.data), "notes": list(self.notes)}
+        return {**asdict(self), "folder": str(self.folder), "data": str(self.data)}
 
 
 def size_bytes(folder: Path) -> int:

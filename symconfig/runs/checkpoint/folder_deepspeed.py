@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 
 from symconfig.errors import InputError
@@ -32,7 +31,6 @@ STATED = (
     "sequences",
 )
 STAGE = "stage"  # of ds_config's zero_optimization
-SHOWN = 3  # ranks without a file that an error names
 # What train.py hands to engine.save_checkpoint, which puts it behind all of its own (engine.py, _save_checkpoint).
 CLIENT = ("step", "sequences")
 
@@ -46,12 +44,10 @@ def is_tag(folder: Path) -> bool:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Return the checkpoint in the folder that `latest` names, or without that file `latest_universal`. A universal
-    checkpoint beside `latest` is mentioned in `notes`. Raises InputError if the named folder is missing, outside of the
-    root, or incomplete.
+    """Return the checkpoint in the folder that `latest` names, or without that file `latest_universal`. Raises
+    InputError if the named folder is missing, outside of the root, or incomplete.
     """
-    universal = not (root / LATEST).is_file()
-    pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
+    pointer = root / (LATEST if (root / LATEST).is_file() else LATEST_UNIVERSAL)
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
     data = root / tag
     if not tag or Path(tag).is_absolute() or ".." in Path(tag).parts or not data.is_dir():
@@ -61,19 +57,13 @@ def read_root(root: Path) -> Checkpoint:
             file=str(pointer),
             got=there or "no folder with a checkpoint",
         )
-    other = root / LATEST_UNIVERSAL
-    notes = (
-        [f"{other.read_text(encoding='utf-8', errors='replace').strip()[:60]} beside it is a universal checkpoint"]
-        if other.is_file() and not universal
-        else []
-    )
-    return read_tag(data, root, tuple(notes))
+    return read_tag(data, root)
 
 
-def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
+def read_tag(data: Path, folder: Path) -> Checkpoint:
     """Return the checkpoint of kind "deepspeed", or "universal" with a folder zero/, whose files lie in `data`.
 
-    `folder` is only recorded, `notes` too. since and until are the ds_version in the first file, degrees those in it or
+    `folder` is only recorded. since and until are the ds_version in the first file, degrees those in it or
     else of the file names. Raises InputError without model states, for empty or truncated .pt files, missing ranks, or
     an unfinished conversion.
     """
@@ -100,7 +90,6 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
         until=wrote,
         degrees=numbers(says, DEGREES) or _degrees(names),
         says={name: says[name] for name in STATED if name in says},
-        notes=notes,
     )
     if universal:
         # Refuse a folder in which ds_to_universal.py did not finish: raise InputError.
@@ -139,24 +128,12 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
 
 def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bool) -> None:
     """Raise InputError for missing model or optimizer states of a rank, by the ranks that other files' numbers imply.
-    sharded: with ZeRO all dp ranks that the checkpoint states must have optimizer states. At most SHOWN ranks are
-    named.
+    sharded: with ZeRO all dp ranks that the checkpoint states must have optimizer states.
     """
     kept = (checkpoint.degrees.get("dp", 1), 1) if sharded else (0, 0)
     for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):
         there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}
         replicas, ranks = (max([least[axis], *(place[axis] + 1 for place in there)]) for axis in (0, 1))
-        if len(there) == replicas * ranks:
-            continue
-        gaps = (
-            f"rank {replica} of dp, {rank} of tp"
-            for replica in range(replicas)
-            for rank in range(ranks)
-            if (replica, rank) not in there
-        )
-        raise InputError(
-            f"is not whole: {what} of some ranks are missing",
-            file=str(data),
-            got=f"none of {'; '.join(islice(gaps, SHOWN))}",
-            need=f"{replicas} x {ranks} files",
-        )
+        if len(there) != replicas * ranks:
+            got, need = f"{len(there)} files", f"{replicas} x {ranks} files"
+            raise InputError(f"is not whole: {what} of some ranks are missing", file=str(data), got=got, need=need)

@@ -104,8 +104,8 @@ def _ranks(folder: Path) -> dict[Path, list[int]]:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Return the checkpoint that the tracker file names, an iteration or "release"; later iterations are mentioned in
-    `notes`. Raises InputError if the tracker is missing or malformed, or the iteration is missing or incomplete.
+    """Return the checkpoint that the tracker file names, an iteration or "release". Raises InputError if the tracker is
+    missing or malformed, or the iteration is missing or incomplete.
     """
     there = sorted(_iterations(root))
     listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
@@ -130,20 +130,11 @@ def read_root(root: Path) -> Checkpoint:
             got=listed,
             hint=f"write {there[-1]} into it, if that one is whole" if there else None,
         )
-    later = [number for number in there if word.isdigit() and number > int(word)]
-    notes = (
-        [
-            f"{shown([f'iter_{number:07d}' for number in later])}: later than the tracker names, so saved after it or "
-            "not to the end"
-        ]
-        if later
-        else []
-    )
-    return read_iteration(data, root, tuple(notes))
+    return read_iteration(data, root)
 
 
-def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """Return the checkpoint of one iteration in `data`; `folder` and `notes` are only recorded. The iteration is the
+def read_iteration(data: Path, folder: Path) -> Checkpoint:
+    """Return the checkpoint of one iteration in `data`; `folder` is only recorded. The iteration is the
     saved one, else that of the folder's name, else None. Raises InputError if it is incomplete.
     """
     match = ITERATION.fullmatch(data.name)
@@ -165,7 +156,6 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
         until=until,
         degrees=degrees,
         says={name: says[name] for name in STATED if name in says},
-        notes=notes,
     )
 
 

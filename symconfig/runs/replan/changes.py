@@ -3,28 +3,23 @@ the inputs of the new plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 
-import numpy as np
-
-from symconfig.cost.framework import device_bytes
-from symconfig.cost.step import HOST_SHARE, host_bytes
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.cost.step import HOST_SHARE
+from symconfig.errors import InputError
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
 from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
-from symconfig.plans.configuration import EXTRAS, Configuration, Extra, Precision
+from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
-from symconfig.runs.checkpoint import Loadable, Verdict
+from symconfig.runs.checkpoint.table import Loadable, Verdict
 from symconfig.solve.candidate import described
-from symconfig.solve.costed import costed, refined_s
-from symconfig.solve.extras import switched_on, values_of
+from symconfig.solve.extras import switched_on
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect, Setup, effective
@@ -39,15 +34,14 @@ SEQUENCE = "sequence parallel"  # of the decisions
 class Judgement:
     """The verdict on a configuration under a plan's inputs.
 
-    refused: why it cannot run, a sentence without its period, else ""; then all numbers are 0. over_bytes: bytes beyond
-    the usable GPU memory, negative if it fits; host_over_bytes: the same of pinned host memory per GPU. slower: its
-    step over the plan's, less 1.
+    refused: why it cannot run, a sentence without its period, else "". candidate: as priced; None if refused.
+    over_bytes: bytes beyond the usable GPU memory, negative if it fits; host_over_bytes: the same of pinned host memory
+    per GPU. slower: its step over the plan's, less 1.
     """
 
     refused: str = ""
-    step_s: float = 0.0
+    candidate: Candidate | None = None
     slower: float = 0.0
-    device_bytes: float = 0.0
     over_bytes: float = 0.0
     host_over_bytes: float = 0.0
 
@@ -63,7 +57,8 @@ class Judgement:
             return f"cannot run: {self.refused}"
         if self.over_bytes > 0:
             more = f"{self.over_bytes / GIB:.2f} GiB more than is usable"
-            return f"does not fit: {self.device_bytes / GIB:.2f} GiB, {more}"
+            assert self.candidate is not None
+            return f"does not fit: {self.candidate.predicted.device_bytes / GIB:.2f} GiB, {more}"
         if self.host_over_bytes > 0:
             return f"does not fit: it pins {self.host_over_bytes / GIB:.2f} GiB more of the host than may be pinned"
         if abs(self.slower) < 5e-5:
@@ -122,12 +117,13 @@ def judged(plan: Plan, c: Setup) -> Judgement:
     kept = replace(described(point, plan.cluster, plan.job), target=plan.best.target)
     if unwritten := target_of(plan.model, plan.job).refusals(replace(plan, best=kept)):
         return Judgement(str(unwritten[0]).rstrip("."))
-    parts = costed(point)
-    used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
-    pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
-    room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
-    best_s = plan.best.predicted.step_s
-    return Judgement("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
+    predicted, room = kept.predicted, HOST_SHARE * point.machine.host_memory_bytes_per_gpu
+    return Judgement(
+        candidate=kept,
+        slower=predicted.step_s / plan.best.predicted.step_s - 1,
+        over_bytes=predicted.device_bytes - plan.usable_bytes,
+        host_over_bytes=predicted.host_bytes - room,
+    )
 
 
 def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
@@ -219,77 +215,26 @@ def _follows(old: Plan, new: Plan) -> Iterator[str]:
         )
 
 
-# What decides which rank holds which part of which weight: where these stay, every rank reads what it wrote.
-LAYOUT = ("tp", "pp", "vpp", "ep", "etp")
-
 WORTH = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
-
 FREE = 0.001  # and this much longer is nothing
-
-GROUPS = (LAYOUT, ("zero",), ("precision",))
-
-
-def _degree(name: str, candidate: Candidate) -> str:
-    return str(getattr(candidate.configuration, name))
-
-
-def _extra(extra: Extra, candidate: Candidate) -> str | None:
-    """Return the pin's value of a framework option; None if no pin of this backend can express it."""
-    value = getattr(in_effect(candidate.configuration), extra.name)
-    if value != extra.usual and candidate.target.backend not in extra.of:
-        return None
-    return next(word for word, meant in values_of(extra, candidate.configuration.world_size).items() if meant == value)
-
-
-_VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
-    **{name: partial(_degree, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
-    "mbs": lambda candidate: str(candidate.configuration.micro),
-    "zero": lambda candidate: str(candidate.configuration.zero_stage),
-    "sp": lambda candidate: _switch(candidate.configuration.sequence_parallel),
-    "recompute": lambda candidate: _recompute(candidate.configuration),
-    "precision": lambda candidate: candidate.configuration.precision,
-    "optimizer_offload": lambda candidate: f"{candidate.configuration.optimizer_offload:g}",
-    "activation_offload": lambda candidate: _switch(candidate.configuration.activation_offload),
-    "cp_comm": lambda candidate: candidate.configuration.cp_comm if candidate.configuration.cp > 1 else None,
-    "layout": lambda candidate: candidate.configuration.pipeline_layout,
-    **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
-}
-
-
-def _switch(on: bool) -> str:
-    return "1" if on else "0"
-
-
-def _recompute(c: Configuration) -> str | None:
-    """Return the recompute as a pin, its kind or `selective:modules`; None for the method "block", whose layers no pin
-    gives.
-    """
-    if c.recompute_method == "block":
-        return None
-    return f"{c.recompute}:{','.join(c.recompute_modules)}" if c.recompute == "selective" else c.recompute
-
-
-def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """Return {pin: value} for the pins named in `kept` that fix a candidate's choices. Raises InputError with all names
-    whose value no pin can express, or that do not apply (cp_comm without context parallelism, layout of even stages).
-    """
-    values = {name: _VALUES[name](candidate) for name in kept}
-    wrong = [name for name, value in values.items() if value is None]
-    if wrong:
-        raise InputError(
-            [Problem("cannot be kept: no pin expresses the old plan's value", field="pins", got=name) for name in wrong]
-        )
-    return {name: value for name, value in values.items() if value is not None}
+# Decisions on how a checkpoint is sharded, by what is kept together, each with its pins; and the micro-batch, that goes
+# with a layout.
+_KEPT: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {"tp": ("tp",), "stages": ("pp", "vpp"), "experts": ("ep", "etp")},
+    {"zero": ("zero",)},
+    {"precision": ("precision",)},
+    {"micro-batch": ("mbs",)},
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NearPlan:
-    """A plan that keeps some choices of the old one. pins: these choices. slower: its step over the new plan's, less
-    1. verdict: on loading the old plan's checkpoint.
+    """The new plan's best candidate with some choices of the old plan, as `pins`. slower: its step over the new plan's,
+    less 1. verdict: on loading the old plan's checkpoint.
     """
 
     pins: dict[str, str]
-    plan: Plan
+    candidate: Candidate
     slower: float
     verdict: Verdict
 
@@ -299,44 +244,30 @@ class NearPlan:
         return self.slower <= FREE
 
 
-def nearest(
-    old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
-    loadable: Callable[[Plan], Loadable],
-) -> NearPlan | None:  # fmt: skip
-    """Return the plan, at most WORTH (1 %) slower, that keeps some old choices and loads the old checkpoint with the
-    best verdict.
-
-    None if none has a better verdict than `new`, for another model or framework, or if the checkpoint loads as it is.
-    Ties go to the faster, then to fewer pins; kept choices without a plan are skipped. loads: verdict for `new`;
-    loadable: returns it for any plan. solved: searches with further pins.
+def nearest(old: Plan, new: Plan, loads: Loadable, loadable: Callable[[Plan], Loadable]) -> NearPlan | None:
+    """Return the new plan with those old choices (of _KEPT) with which the old checkpoint loads best, at a step at most
+    WORTH (1 %) longer. None if that is no better than `loads`, the verdict for `new`, or for another model or backend.
+    Ties go to the faster, then to fewer pins. loadable: returns the verdict for any plan.
     """
     if loads.verdict is Verdict.AS_IS or old.model != new.model or old.best.target.backend != new.best.target.backend:
         return None
+    before, after = carried(old.best, new), carried(new.best, new)
+    free = [{name: pins for name, pins in group.items() if not {*pins} & {*new.job.pins}} for group in _KEPT]
+    groups = [names for group in free if (names := [name for name in group if differs(name, before, after)])]
+    every = {name: pins for group in _KEPT for name, pins in group.items()}
     plans = []
-    for pins in pins_kept(old.best, new):
-        try:
-            plan = solved(pins)
-        except (InputError, InfeasibleError):
+    for some in (each for size in range(1, len(groups) + 1) for each in combinations(groups, size)):
+        names = [name for group in some for name in group]
+        kept = judged(new, moved(after, before, (*names, SEQUENCE) if "tp" in names else tuple(names)))
+        if kept.candidate is None or not kept.fits or kept.slower > WORTH:
             continue
-        slower = plan.best.predicted.step_s / new.best.predicted.step_s - 1
-        verdict = loadable(plan).verdict
-        if slower <= WORTH and verdict.rank < loads.verdict.rank:
-            plans.append(NearPlan(pins, plan, slower, verdict))
+        verdict = loadable(replace(new, best=kept.candidate)).verdict
+        if verdict.rank < loads.verdict.rank:
+            pins = {pin: _pin(pin, before) for name in names for pin in every[name]}
+            pins = {pin: value for pin, value in pins.items() if value != "1" or _pin(pin, after) != "1"}
+            plans.append(NearPlan(pins, kept.candidate, kept.slower, verdict))
     return min(plans, key=lambda one: (one.verdict.rank, max(0.0, one.slower), len(one.pins)), default=None)
 
 
-def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
-    """Yield {pin: old value} for each combination of those GROUPS (layout degrees, ZeRO stage, precision) in which the
-    plans differ, fewer groups first. Left out are choices that the new job pins, and degrees that are 1 in both plans.
-    Raises InputError if no pin expresses a value.
-    """
-    groups = []
-    for group in GROUPS:
-        names = [name for name in group if name not in new.job.pins]
-        before, after = pins(old, names), pins(new.best, names)
-        kept = {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")}
-        if before != after:
-            groups.append(kept)
-    for size in range(1, len(groups) + 1):
-        for some in combinations(groups, size):
-            yield {name: value for pins in some for name, value in pins.items()}
+def _pin(name: str, c: Setup) -> str:
+    return str(getattr(c, {"zero": "zero_stage", "mbs": "micro"}.get(name, name)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,8 +11,9 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.sentences import batch_nearby
 from symconfig.render import summary
 from symconfig.runs.best import best_plan
-from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
+from symconfig.runs.checkpoint.loadable import Saving, loadable, savings
+from symconfig.runs.checkpoint.table import Loadable
 
 Progress = Callable[[str, float], None]
 
@@ -29,14 +30,14 @@ class Smaller:
     nodes: int
     gpus: int
     plan: Plan | None
-    every: tuple[Loadable, ...]
+    every: Mapping[Saving, Loadable]
     problems: tuple[Problem, ...] = ()
     other_batch: str | None = None
 
     @property
     def loads(self) -> Loadable | None:
         """Return whether the checkpoint that the rendered files write loads; None without a plan."""
-        return self.every[0] if self.every else None
+        return next(iter(self.every.values()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +53,13 @@ class Fallback:
         """Return the way to save with which the most smaller plans load the checkpoint whole without a conversion, the
         first of equals; None if that is the default one. Numbers of nodes without a plan are ignored.
         """
-        ways = savings(self.plan)
-        at = min(
-            range(len(ways)),
-            key=lambda way: sum(
-                not each.every[way].verdict.unconverted for each in self.smaller if each.plan is not None
-            ),
-        )
-        return ways[at] if at else None
+        ways, planned = savings(self.plan), [each for each in self.smaller if each.plan is not None]
+        best = min(ways, key=lambda way: sum(not each.every[way].verdict.unconverted for each in planned))
+        return None if best == ways[0] else best
 
     def advisedly(self, each: Smaller) -> Loadable | None:
         """Return whether the checkpoint loads in a smaller plan if saved as `advised`; None without advice or plan."""
-        if self.advised is None or each.plan is None:
-            return None
-        return each.every[savings(self.plan).index(self.advised)]
+        return None if self.advised is None else each.every.get(self.advised)
 
     @property
     def runs(self) -> tuple[tuple[int, Plan], ...]:
@@ -112,12 +106,12 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
     try:
         rest = best_plan(plan.model, plan.cluster, job, top=top, progress=of)
     except InfeasibleError as error:
-        return Smaller(lost, left, gpus, None, (), error.problems)
+        return Smaller(lost, left, gpus, None, {}, error.problems)
     if (
         rest.best.configuration.zero_stage != stage
     ):  # the optimizer's state loads only where it is sharded as it was saved
         kept = job.model_copy(update={"pins": {**job.pins, "zero": str(stage)}})
         with suppress(InputError, InfeasibleError):
             rest = best_plan(plan.model, plan.cluster, kept, top=top, progress=of)
-    loads = tuple(loadable(plan, rest, way.kind) for way in savings(plan))
+    loads = {way: loadable(plan, rest, way.kind) for way in savings(plan)}
     return Smaller(lost, left, gpus, replace(rest, history=plan.history), loads, other_batch=batch_nearby(rest))

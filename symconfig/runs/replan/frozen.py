@@ -16,7 +16,6 @@ from symconfig.descriptor.document import shorten
 from symconfig.errors import InputError
 from symconfig.plans.file import MAX_BYTES
 from symconfig.plans.plan import Plan
-from symconfig.render import every_launcher, targets
 from symconfig.render.files import File, Files, line
 from symconfig.render.manifest import NAME, Manifest, digest, read_manifest
 from symconfig.resources import content
@@ -24,8 +23,7 @@ from symconfig.runs.replan.diff import differences
 
 # edited: not what was written; stale: as it was written, and something else would be written now; input: a model or a
 # cluster of that name is another one now; answer: another plan is best, or this one is predicted otherwise.
-Kind = Literal["edited", "missing", "stale", "templates", "input", "left over"]
-NOTES: tuple[Kind, ...] = ("left over",)
+Kind = Literal["edited", "missing", "stale", "templates", "input"]
 _SHOWN = 3  # fields of an input that are named
 _WIDE, _BEFORE = 100, 30  # letters of a line that are shown, and of those the ones before what differs
 
@@ -42,10 +40,6 @@ class Finding:
     line: int | None = None
     written: str | None = None
     found: str | None = None
-
-    @property
-    def fails(self) -> bool:
-        return self.kind not in NOTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +62,7 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        return not any(finding.fails for finding in self.findings)
-
-
-def texts(files: Files) -> dict[str, File]:
-    """Return {path: file} of the files that would be written now, without the manifest."""
-    return {item.path: item for item in files if item.path != NAME}
+        return not self.findings
 
 
 def replaced(folder: Path, files: Files) -> list[str]:
@@ -110,41 +99,20 @@ def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Itera
         elif fresh is not None and content == fresh.text.encode():
             if fresh.executable and not os.access(folder / path, os.X_OK):
                 yield Finding("edited", fresh.path, "was written as a program, and may not be executed any more")
-        elif _sha256(content) != sha256:
-            yield _edited(path, content, sha256, fresh)
+        elif _sha256(content) != sha256 and fresh is None:
+            yield Finding("edited", path, "is not what was written")
         elif fresh is not None:
-            place, written, present = _first_difference(content, fresh.text.encode())
-            yield Finding("stale", path, "symconfig would write something else now", place, written, present)
+            text, stale = fresh.text.encode(), _sha256(content) == sha256
+            place, old, new = _first_difference(*((content, text) if stale else (text, content)))
+            what = "symconfig would write something else now" if stale else "is not what was written"
+            if not stale and _sha256(text) != sha256:
+                what += "; and symconfig would write something else now, with which it is compared"
+            yield Finding("stale" if stale else "edited", path, what, place, old, new)
         elif now:
             yield Finding("stale", path, "symconfig would not write it any more")
     for path in now:
         if path not in manifest.files:
             yield Finding("stale", path, "symconfig would write it now, and did not then")
-
-
-def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """Return the finding of an edited file: with the first line in which it differs from `fresh`, the file as it would
-    be written now, or without a line if that is None. Its text says so if `fresh` is not what was written then
-    (sha256), either.
-    """
-    if fresh is None:
-        return Finding("edited", path, "is not what was written")
-    text = fresh.text.encode()
-    place, present, written = _first_difference(content, text)
-    also = "; and symconfig would write something else now, with which it is compared"
-    what = f"is not what was written{'' if _sha256(text) == sha256 else also}"
-    return Finding("edited", path, what, place, written, present)
-
-
-def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
-    """Yield a finding for each file in the folder that is not in the manifest and has the name of some target's or
-    launcher's template.
-    """
-    sources = [*targets().values(), *every_launcher().values()]
-    ours = {name.removesuffix(".j2") for source in sources for name in source.templates()}
-    for name in sorted(ours - set(manifest.files)):
-        if (folder / name).is_file():
-            yield Finding("left over", name, "is not of this plan: another target's or launcher's, or your own")
 
 
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:

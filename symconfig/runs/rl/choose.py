@@ -61,7 +61,7 @@ def answer(question: Question, top: int) -> Plan:
     alike = [each for each in alike if question.is_sure(each[2][0]) == sure]
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]
-    steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
+    steps = tuple(planned(layouts[0]) for _, _, layouts in ranked)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps)
 
 
@@ -323,11 +323,11 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
     )
 
 
-def planned(question: Question, layout: Layout) -> PlannedRl:
+def planned(layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it: engine, phases, bytes, step and its interval. tokens_per_gpu is the
     job's, else the actor's micro-batch over cp.
     """
-    candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
+    candidate, rl, generation = layout.actor.candidate, layout.rl, layout.generation
     batch = layout.actor.as_written.configuration
     critic = layout.critic.candidate.configuration if layout.critic else None
     if critic is not None:  # plan.json has no batch of its own for it
@@ -346,7 +346,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
-        interval=_interval(question, layout),
+        interval=_interval(layout),
         generated_per_s_per_gpu=rl.generated * rl.response_length.mean / generation.seconds / served,
         phases=tuple(
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
@@ -356,7 +356,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
     )
 
 
-def _interval(question: Question, layout: Layout) -> tuple[float, float]:
+def _interval(layout: Layout) -> tuple[float, float]:
     """Return the 90 % interval of a layout's step in seconds. It scales training by the actor's interval, and
     generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs of its own the longer counts.
     """
@@ -365,7 +365,7 @@ def _interval(question: Question, layout: Layout) -> tuple[float, float]:
 
     def end(step_s: float, of_engine: float) -> float:
         rest = trained_s * step_s / predicted.step_s
-        own = generated_s * (1.0 if question.rl.rollout.tokens_per_s_per_gpu is not None else of_engine)
+        own = generated_s * (1.0 if layout.rl.rollout.tokens_per_s_per_gpu is not None else of_engine)
         return max(own, rest) if layout.alone else own + rest
 
     low, high = map(end, predicted.interval["step_s"], UNCERTAIN)

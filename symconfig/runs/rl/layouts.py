@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 
 from symconfig.cost.machine import machine
@@ -149,12 +149,11 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
     if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
         what, need = "are whole nodes where they are more than one has", f"a multiple of {node}"
         return Problem(what, field="rl.reward_model.gpus", got=str(reward.gpus), need=need)
-    field, count = "rl.rollout_gpus", rl.rollout_gpus
-    if rl.critic_gpus is not None:
-        field, count = "rl.critic_gpus", rl.critic_gpus
+    stated = {"rl.critic_gpus": rl.critic_gpus, "rl.rollout_gpus": rl.rollout_gpus}
     if reward is not None and (reward.gpus or 0) >= gpus:
-        field, count = "rl.reward_model.gpus", reward.gpus
-    return Problem("leaves no GPU to train on", field=field, got=str(count or 1), need=f"fewer than {gpus}")
+        stated = {"rl.reward_model.gpus": reward.gpus}
+    field, count = next(((name, each) for name, each in stated.items() if each), ("rl.rollout_gpus", 1))
+    return Problem("leaves no GPU to train on", field=field, got=str(count), need=f"fewer than {gpus}")
 
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
@@ -175,11 +174,16 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
         if rewarding is None:
             return
-    own = partial(
-        Layout,
+    engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
+    if not engines:
+        return
+    start = Layout(
         rl=rl,
         actor=actor,
         critic=critic,
+        replica=Replica(engines[0], 0.0),
+        replicas=1,
+        away=Away.NOTHING,
         reference=learns.reference,
         alone=alone,
         rewards=rewarding,
@@ -189,11 +193,13 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         reference_read=read,
         read_alike=learns.critic == "apart",
     )
-    ways = (Away.NOTHING,) if alone else tuple(way for way in _WEIGHED_AWAY if AWAY[way] in learns.away)
-    engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
-    every = [_read(question, partial(own, away=way), engines) for way in ways if engines]
-    made = ((each, partial(way, replicas=served // each.gpus)) for way in every for each in engines)
-    yield from _sure_of(filter(None, (_shared(question, *each) for each in made)))
+    every = []
+    for way in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
+        own = with_reads(question, replace(start, away=way))  # the same micro-batches for all engines
+        for each in engines:
+            empty = Replica(each, 0.0, rl.rollout.static_share)
+            every.append(_shared(question, replace(own, replica=empty, replicas=served // each.gpus)))
+    yield from _sure_of(filter(None, every))
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
@@ -213,13 +219,6 @@ def unserved(question: Question, served: Collection[int]) -> Problem | None:
         need += f" and of {model.experts.num_experts} experts"
     got = " x ".join(f"{name} {value}" for name, value in stated.items())
     return Problem("does not divide the GPUs that generate", field=f"rl.rollout.{list(stated)[-1]}", got=got, need=need)
-
-
-def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -> partial[Layout]:
-    """Return `own` with the micro-batches of the log-probability phases set, which are the same for all engines; the
-    first stands in for them."""
-    chosen = with_reads(question, own(replica=Replica(engines[0], 0.0), replicas=1))
-    return partial(own, read=chosen.read, reference_read=chosen.reference_read)
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
@@ -244,12 +243,11 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
     return [first, *(each for each in every if each is not first)]
 
 
-def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> Layout | None:
-    """Return the layout with an engine at the stated memory share, or at the largest share whose generation is within 5
-    % (_ALIKE) of the fastest. None without room. make: constructor of the layout, all but replica and generation given.
+def _shared(question: Question, empty: Layout) -> Layout | None:
+    """Return the layout with its engine at the stated memory share, or at the largest share whose generation is within
+    5 % (_ALIKE) of the fastest. None without room. empty: the layout at share 0, without generation.
     """
-    static = question.rl.rollout.static_share
-    empty, stated = make(replica=Replica(engine, 0.0, static)), question.rl.rollout.memory_share
+    stated = question.rl.rollout.memory_share
     shares = [stated] if stated is not None else _shares(question, empty)
     sized = (replace(empty.replica, share=share) for share in shares)
     every = ((replica, question.generation(replica, empty.replicas)) for replica in sized)
@@ -258,7 +256,7 @@ def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> 
         return None
     shortest = min(generation.seconds for _, generation in able)
     replica, generation = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-    return make(replica=replica, generation=generation)
+    return replace(empty, replica=replica, generation=generation)
 
 
 def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,7 @@ from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.layouts import ANY, Question
+from symconfig.runs.rl.layouts import ANY
 from symconfig.runs.rl.logits import (
     BY_TARGET,
     FUSED,
@@ -162,9 +162,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         rewards=network,
         waits=step.waits,
     )
-    plan = actor.plan
-    question = Question(plan.model, cluster, plan.job, rl, None, lambda *_: plan)
-    return Judged(plan=replace(plan, rl=(recorded(question, layout),)), memory={}, run=run)
+    return Judged(plan=replace(actor.plan, rl=(recorded(layout),)), memory={}, run=run)
 
 
 def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:

@@ -28,7 +28,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath
@@ -78,23 +78,15 @@ class Points:
     idle: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Ids:
-    """Makes ids of points; caches each descriptor's digest."""
+def digest_of(described: ModelDescriptor | ClusterDescriptor) -> str:
+    return digest(described.model_dump(mode="json", by_alias=True))
 
-    # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
-    _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
-    def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """Return the id of a point, ID_LETTERS hexadecimal digits of a digest of job (from `with_defaults`), model and
-        cluster."""
-        inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
-        return digest(inputs)[:ID_LETTERS]
-
-    def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
-        if id(described) not in self._digests:
-            self._digests[id(described)] = described, digest(described.model_dump(mode="json", by_alias=True))
-        return self._digests[id(described)][1]
+def point_id(job: Mapping[str, Any], model: str, cluster: str) -> str:
+    """Return the id of a point: ID_LETTERS hexadecimal digits of a digest of the job (from `with_defaults`) and of the
+    digests of model and cluster (`digest_of`).
+    """
+    return digest({"job": dict(job), "model": model, "cluster": cluster})[:ID_LETTERS]
 
 
 def swept() -> tuple[str, ...]:
@@ -150,17 +142,27 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
     models, clusters = reading.loaded("model", load_model, folder), reading.loaded("cluster", load_cluster, folder)
     if reading.problems:
         raise InputError(list(dict.fromkeys(reading.problems))[:MAX_PROBLEMS])
-    rules = [{name: reading.settled(name, value) for name, value in rule.items()} for rule in file.exclude]
-    ids, kept, idle, excluded = Ids(), dict[str, Point](), set(range(len(rules))), 0
+    rules = [
+        {name: {str(each) for each in (value if isinstance(value, list) else [value])} for name, value in rule.items()}
+        for rule in file.exclude
+    ]
+    kept, idle, excluded = dict[str, Point](), set(range(len(rules))), 0
+    of_models, of_clusters = ({name: digest_of(one) for name, one in loaded.items()} for loaded in (models, clusters))
     for values in product(*file.sweep.values()):
         job = reading.job(dict(zip(file.sweep, values, strict=True)))
         known = with_defaults(job)
-        if matching := [n for n, rule in enumerate(rules) if all(get(known, name) in rule[name] for name in rule)]:
-            idle -= set(matching)
+        matching = {
+            number
+            for number, rule in enumerate(rules)
+            if all(str(get(job, name)) in values or str(get(known, name)) in values for name, values in rule.items())
+        }
+        if matching:
+            idle -= matching
             excluded += 1
             continue
         model, cluster = models[job["model"]], clusters[job["cluster"]]
-        point = Point(ids.of(known, model, cluster), job, model, cluster)
+        id = point_id(known, of_models[job["model"]], of_clusters[job["cluster"]])
+        point = Point(id, job, model, cluster)
         kept.setdefault(point.id, point)
     if not kept:
         raise InputError("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded")
@@ -261,17 +263,3 @@ class _Reading:
                     else:  # a field that the name of the cluster changes
                         self._place(problem, path, (problem.field or "").partition(".")[2])
         return made
-
-    def settled(self, name: str, value: Any) -> list[Any]:
-        """Return a rule's values, a single one as a list, normalised as in `with_defaults`; a value that no job allows
-        stays as it is.
-        """
-        settled = []
-        for each in value if isinstance(value, list) else [value]:
-            job = self.job({})
-            put(job, name, each)
-            try:
-                settled.append(get(with_defaults(job), name))
-            except ValidationError:
-                settled.append(each)
-        return settled

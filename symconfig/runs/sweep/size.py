@@ -17,7 +17,7 @@ from symconfig.measured.assumptions import COUNTING
 from symconfig.measured.judge import flops_per_token
 from symconfig.runs.sweep import run
 from symconfig.runs.sweep.columns import HOUR_S, Value
-from symconfig.runs.sweep.job import Ids, Point, with_defaults
+from symconfig.runs.sweep.job import Point, digest_of, point_id, with_defaults
 from symconfig.runs.sweep.run import Row, Status, Task
 
 BATCH_TOKENS = 4 * 2**20  # of a step, where nobody says: Llama 2's 4M at all its sizes (arXiv 2307.09288, section 2.2)
@@ -91,12 +91,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of GPUs. reason: why there is no plan, else "". run_s, slow_s: seconds of the whole run as
-    predicted, and at the upper end of the step's 90 % interval. cost: None without a price.
+    """One number of GPUs. reason: why there is no plan, else "". failed: whether that is a defect or a lost process, so
+    that nothing is known of this number. run_s, slow_s: seconds of the whole run as predicted, and at the upper end of
+    the step's 90 % interval. cost: None without a price.
     """
 
     gpus: int
     reason: str = ""
+    failed: bool = False
     values: Mapping[str, Value] = field(default_factory=dict)
     run_s: float = float("inf")
     slow_s: float = float("inf")
@@ -167,19 +169,16 @@ class _Search:
         self.name = name
         self.cluster = cluster
         self.least = _least(question, cluster)
-        self.every = lattice(cluster, 1, question.most_gpus)
-        self.sizes = tuple(size for size in self.every if size >= self.least)
+        most = question.most_gpus
+        self.sizes = lattice(cluster, self.least, most) or lattice(cluster, 1, most)[-1:]
         self.tried: dict[int, Tried] = {}
-        self.ids = Ids()
+        self.digests = digest_of(question.model), digest_of(cluster)
 
     def next(self) -> list[Point]:
         """Return the jobs to plan next, one for each number of GPUs, until the fewest that meet the deadline as
-        predicted, and with the step's upper end, are known; [] when done. If no allowed number of GPUs reaches the peak
-        FLOP/s that the deadline needs, the largest are tried until one has a plan.
+        predicted, and with the step's upper end, are known; [] when done.
         """
         q = self.question
-        if not self.sizes:
-            return [self._point(size) for size in descending(self.every, self._rates(False))]
         needed = q.step_tokens * q.steps / q.deadline_s / q.goodput
         both = [following(self.sizes, self._rates(slow), needed) for slow in (False, True)]
         return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]
@@ -196,7 +195,7 @@ class _Search:
 
     def _point(self, gpus: int) -> Point:
         job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
-        return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
+        return Point(point_id(with_defaults(job), *self.digests), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
         """Record the result for `gpus` GPUs in `tried`: times, GPU-hours and cost, or the reason if there is no plan.
@@ -205,7 +204,7 @@ class _Search:
         """
         q = self.question
         if row.status is not Status.PLANNED:
-            self.tried[gpus] = Tried(gpus, row.reason)
+            self.tried[gpus] = Tried(gpus, row.reason, failed=row.status in (Status.DEFECT, Status.LOST))
             return
         step_s, slow_s = (float(str(row.values[name] or row.values["step_s"])) for name in ("step_s", "step_high_s"))
         run_s = q.run_s(step_s)
@@ -286,10 +285,3 @@ def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, .
     smallest = min((size for size, rate in rates.items() if size * rate >= needed), default=float("inf"))
     hopeful = [size for size in sizes if size < smallest and size not in rates and size * best * HOPE >= needed]
     return tuple(hopeful[:AT_ONCE])  # the smallest first: where one is in time, larger ones do not matter
-
-
-def descending(sizes: Sequence[int], rates: Rates) -> tuple[int, ...]:
-    """Return the largest untried rungs of the ladder, at most AT_ONCE, the largest first; () once one has a plan, or
-    all are tried."""
-    left = [size for size in reversed(ladder(sizes)) if size not in rates]
-    return () if any(rates.values()) else tuple(left[:AT_ONCE])

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import MappingProxyType
 
-from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Quantity
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.best import best_plan
@@ -18,10 +17,10 @@ from symconfig.runs.best import best_plan
 FIELD = "--vary"
 MOST = 2**24  # sequences or tokens
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
-_RANGE = re.compile(r"(?P<low>[^.]*(?:\.\d+)?)\.\.(?P<high>.*?)(?P<times>x?)")
+_NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?P<times>x?)", re.ASCII)
 _NEED = "NAME=LOW..HIGH, as global_batch_size=64..4096 or network=0.5..2x"
 SIZES = ("global_batch_size", "seq_length")
-Change = Callable[[ClusterDescriptor, float], ClusterDescriptor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,50 +66,25 @@ class Vary:
         return sorted({self.low, self.high, *inner, *own})
 
 
-def _scaled(quantity: Quantity, factor: float) -> Quantity:
-    return quantity.model_copy(update={"value": quantity.value * factor})
+RATES = ("network", "links", "compute", "memory_bandwidth", "memory")
 
 
-def _levels(inside: bool) -> Change:
-    """Return a function that scales the bandwidth of a cluster's levels inside (`inside`) or outside of nodes."""
-
-    def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-        """Return the cluster with these levels' bandwidths multiplied by `factor`."""
-        levels = [
-            level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
-            if (level.name not in NETWORK) is inside
-            else level
-            for level in cluster.levels
-        ]
-        return cluster.model_copy(update={"levels": type(cluster.levels)(levels)})
-
-    return change
-
-
-def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-    peaks = cluster.gpu.peak_flops
-    stated = {name: getattr(peaks, name) for name in type(peaks).model_fields}
-    faster = peaks.model_copy(update={name: _scaled(peak, factor) for name, peak in stated.items() if peak is not None})
-    return cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"peak_flops": faster})})
-
-
-def _of_gpu(name: str) -> Change:
-    def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-        gpu = cluster.gpu.model_copy(update={name: _scaled(getattr(cluster.gpu, name), factor)})
-        return cluster.model_copy(update={"gpu": gpu})
-
-    return change
-
-
-RATES = MappingProxyType(
-    {
-        "network": _levels(inside=False),
-        "links": _levels(inside=True),
-        "compute": _compute,
-        "memory_bandwidth": _of_gpu("memory_bandwidth_bytes_per_s"),
-        "memory": _of_gpu("memory_bytes"),
+def _faster(cluster: ClusterDescriptor, name: str, factor: float) -> ClusterDescriptor:
+    """Return the cluster with one of RATES multiplied: the bandwidths of all levels outside of nodes (network) or
+    inside (links), all peaks of the GPU (compute), its memory's bandwidth or size.
+    """
+    data = cluster.model_dump(by_alias=True)
+    levels, gpu = data["levels"], data["gpu"]
+    quantities = {
+        "network": [level["bandwidth_bytes_per_s"] for level in levels if level["name"] in NETWORK],
+        "links": [level["bandwidth_bytes_per_s"] for level in levels if level["name"] not in NETWORK],
+        "compute": [peak for peak in gpu["peak_flops"].values() if peak is not None],
+        "memory_bandwidth": [gpu["memory_bandwidth_bytes_per_s"]],
+        "memory": [gpu["memory_bytes"]],
     }
-)
+    for quantity in quantities[name]:
+        quantity["value"] *= factor
+    return ClusterDescriptor.model_validate(data)
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
@@ -145,32 +119,17 @@ def _one(plan: Plan, word: str) -> Vary:
     if name not in able:
         what = f"follows from the section {section[name]}" if name in section else "cannot be varied"
         raise InputError(what, field=FIELD, got=name, need=f"one of {', '.join(able)}", hint=nearest(name, able))
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise InputError("is no range", field=FIELD, got=word, need=_NEED)
-    low, high, factor = _number(match["low"]), _number(match["high"]), name in RATES
-    for is_wrong, what, need in (
-        (not (low > 0 and high > 0), "is no number above 0", _NEED),
-        (factor and not match["times"], "is varied by a factor", f"{text}x"),
-        (not factor and match["times"], "is a number, no factor", text[:-1]),
-        (low >= high, "is an empty range", "the lower end first"),
-        (not factor and not (low % 1 == high % 1 == 0 and high <= MOST), "is no range of whole numbers",
-         f"whole numbers up to {MOST:,}"),
-        (factor and not (low >= LEAST_FACTOR and high <= MOST_FACTOR), "is out of range",
-         f"{LEAST_FACTOR:g}..{MOST_FACTOR:g}x"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise InputError(what, field=f"{FIELD} {name}", got=text, need=need)
+    match, factor = _RANGE.fullmatch(text), name in RATES
+    low, high = (float(match[end]) for end in ("low", "high")) if match else (0.0, 0.0)
+    if factor:
+        need = f"{name}=0.5..2x, factors from {LEAST_FACTOR:g} to {MOST_FACTOR:g}"
+        right = LEAST_FACTOR <= low < high <= MOST_FACTOR
+    else:
+        need = f"{name}=64..4096, whole numbers up to {MOST:,}"
+        right = 0 < low < high <= MOST and low % 1 == high % 1 == 0
+    if match is None or not right or bool(match["times"]) is not factor:
+        raise InputError("is no range", field=FIELD, got=word, need=need)
     return _of(plan, name, low, high)
-
-
-def _number(text: str) -> float:
-    """Return a finite number; NaN for any other text."""
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
@@ -199,12 +158,11 @@ NOTHING = "no plan fits"
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The best plan at some values. name: its choices, which identify it. step_s: of the whole step; None if no plan
-    fits. weighed: candidates evaluated.
+    fits.
     """
 
     name: str
     step_s: float | None
-    weighed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +187,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The spans of all varied names. now: the plan itself; plans: searches run; weighed: candidates evaluated in all
-    of them.
-    """
+    """The spans of all varied names. now: the plan itself; plans: searches run."""
 
     now: Answer
     lines: tuple[Line, ...]
     plans: int
-    weighed: int
 
 
 def named(candidate: Candidate) -> str:
@@ -246,17 +201,8 @@ def named(candidate: Candidate) -> str:
     c = candidate.configuration
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(c, name)) > 1]
     layers = f" {c.recompute_layers}" if c.recompute == "full" else ""
-    away = [word for word, is_on in (("optimizer in host memory", c.optimizer_offload),) if is_on]
-    return ", ".join(
-        [
-            *degrees,
-            f"dp {c.dp}",
-            f"micro {c.micro}",
-            f"zero {c.zero_stage}",
-            f"recompute {c.recompute}{layers}",
-            *away,
-        ]
-    )
+    rest = [f"dp {c.dp}", f"micro {c.micro}", f"zero {c.zero_stage}", f"recompute {c.recompute}{layers}"]
+    return ", ".join([*degrees, *rest, *(["optimizer in host memory"] if c.optimizer_offload else [])])
 
 
 @dataclass(slots=True)
@@ -269,29 +215,26 @@ class _Planner:
     progress: Callable[[int], None]
     known: dict[tuple[tuple[str, float], ...], Answer] = field(default_factory=dict)
 
-    def at(self, values: Mapping[str, float]) -> Answer:
-        key = tuple(sorted(values.items()))
-        if key not in self.known:
-            self.known[key] = self._solved(values)
-            self.progress(len(self.known))
-        return self.known[key]
-
-    def _solved(self, values: Mapping[str, float]) -> Answer:
+    def at(self, **values: float) -> Answer:
         """Return the answer for the job with some values changed: sizes (rounded) of the job, or factors on the
         cluster's rates (RATES), by name. It is NOTHING with `step_s` None if nothing fits or the job is refused.
         """
+        if (key := tuple(values.items())) in self.known:
+            return self.known[key]
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
             if name in RATES:
-                cluster = RATES[name](cluster, value)
+                cluster = _faster(cluster, name, value)
             else:
                 job = job.model_copy(update={name: round(value)})
         try:
             plan = best_plan(self.plan.model, cluster, job, top=1)
+            step_s = plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
+            self.known[key] = Answer(named(plan.best), step_s)
         except (InfeasibleError, InputError):
-            return Answer(NOTHING, None, 0)
-        step_s = plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
-        return Answer(named(plan.best), step_s, plan.search.candidates)
+            self.known[key] = Answer(NOTHING, None)
+        self.progress(len(self.known))
+        return self.known[key]
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
@@ -300,9 +243,9 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]
     only between two values searched is missed. progress: called with the number of searches after each.
     """
     planner = _Planner(plan, progress)
-    now = planner.at({})
+    now = planner.at()
     lines = tuple(Line(vary, tuple(_spans(planner, vary))) for vary in varies)
-    return WhatIf(now, lines, len(planner.known), sum(each.weighed for each in planner.known.values()))
+    return WhatIf(now, lines, len(planner.known))
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
@@ -315,7 +258,7 @@ def _spans(planner: _Planner, vary: Vary) -> list[Span]:
         points += _between(planner, vary, points[-1], value)
     spans: list[Span] = []
     for value in points:
-        answer = planner.at({vary.name: value})
+        answer = planner.at(**{vary.name: value})
         if spans and spans[-1].answer.name == answer.name:
             spans[-1] = Span(spans[-1].low, value, spans[-1].answer, answer.step_s)
         else:
@@ -327,7 +270,7 @@ def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[flo
     """Return the values after `low` up to `high`: `high` alone if both have the same best plan or nothing is between
     (`Vary.between`), else both halves' by the same rule.
     """
-    if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
+    if planner.at(**{vary.name: low}).name == planner.at(**{vary.name: high}).name:
         return [high]
     middle = vary.between(low, high)
     if middle is None:

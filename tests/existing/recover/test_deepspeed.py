@@ -74,7 +74,8 @@ def test_deepspeed_resolves_the_same() -> None:
         {"train_batch_size": 64, "sequence_parallel_size": 2, "train_micro_batch_size_per_gpu": 4},
         {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 4}, "train_micro_batch_size_per_gpu": 4},
     ]
-    for config, answer in zip(cases, real([{"config": case, "world_size": 8} for case in cases], 120), strict=True):
+    jobs = [{"task": "resolve", "config": case, "world_size": 8} for case in cases]
+    for config, answer in zip(cases, real(jobs, 120), strict=True):
         found, resolved = of({**config, "bf16": {"enabled": True}}).configuration, answer["resolved"]
         assert found.micro == resolved["train_micro_batch_size_per_gpu"]
         assert found.global_batch * found.tp == resolved["train_batch_size"]

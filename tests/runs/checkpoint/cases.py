@@ -10,7 +10,7 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
-from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.checkpoint.table import Verdict
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 

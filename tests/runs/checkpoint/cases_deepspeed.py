@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.plans.plan import Plan
-from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.checkpoint.table import Verdict
 from tests.render.deepspeed_support import tiny
 from tests.runs.checkpoint.cases import AS_IS, CONVERTED, NO, WEIGHTS, Case
 from tests.sample_plans import sample_plan

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.runs.checkpoint import Loadable, Verdict, kinds, loadable, of_folder, read
+from symconfig.runs.checkpoint.loadable import kinds, loadable, of_folder
+from symconfig.runs.checkpoint.read import read
+from symconfig.runs.checkpoint.table import Loadable, Verdict
 from tests.runs.checkpoint import cases, cases_deepspeed
 from tests.runs.checkpoint.cases import CASES, WHOLE, dense, experts, plan
 from tests.runs.checkpoint.cases_deepspeed import ZERO

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint import read
+from symconfig.runs.checkpoint.read import read
 from tests.runs.checkpoint.folders import OPTIMIZER, SAFETENSORS, archive, by_rank, common, deepspeed, torch_dist
 
 
@@ -81,7 +81,6 @@ def test_what_lies_beside_is_told_from_it(tmp_path: Path) -> None:
     (root / "latest_universal").write_text("step-30_universal")
     universal(root)
     assert read(root / "step-30_universal").kind == "universal"
-    assert "step-30_universal" in read(root).notes[0]
 
 
 def universal(root: Path) -> Path:
@@ -150,15 +149,15 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a replica's file that is gone": (
         lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink(),
-        "optimizer states of some ranks are missing (got none of rank 2 of dp, 0 of tp, need 4 x 1 files)",
+        "optimizer states of some ranks are missing (got 3 files, need 4 x 1 files)",
     ),
     "the last replica's file that is gone": (
         lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt").unlink(),
-        "got none of rank 3 of dp, 0 of tp, need 4 x 1 files",
+        "got 3 files, need 4 x 1 files",
     ),
     "ZeRO without a file of the optimizer's": (
         lambda root: [os.unlink(file) for file in (deepspeed(root) / "step-30").glob("*optim_states.pt")],
-        "optimizer states of some ranks are missing (got none of rank 0 of dp, 0 of tp; rank 1",
+        "optimizer states of some ranks are missing (got 0 files, need 4 x 1 files",
     ),
     "a tag that is empty": (
         lambda root: [os.unlink(file) for file in (deepspeed(root) / "step-30").iterdir()],
@@ -212,12 +211,6 @@ def test_the_step_is_that_of_the_script_and_not_of_the_engine(tmp_path: Path) ->
     found = read(deepspeed(tmp_path / "it", tag="step-230", **state))
     assert (found.iteration, found.says["global_steps"], found.says["sequences"]) == (230, 905, 58880)
     assert read(deepspeed(tmp_path / "other", tag="global_step905", global_steps=905)).iteration == 905
-
-
-def test_later_iterations_than_the_tracker_says(tmp_path: Path) -> None:
-    torch_dist(tmp_path / "it")
-    (tmp_path / "it" / "iter_0000300").mkdir()
-    assert "iter_0000300: later than the tracker names" in read(tmp_path / "it").notes[0]
 
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 1 << 16600}, {"data_parallel_size": 10**30}])

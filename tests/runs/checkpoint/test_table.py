@@ -12,10 +12,9 @@ import pytest
 from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.flags import first_with
 from symconfig.plans.plan import Plan
-from symconfig.runs.checkpoint import Loadable, Verdict, kinds, loadable
 from symconfig.runs.checkpoint.facts import FACTS
-from symconfig.runs.checkpoint.loadable import between
-from symconfig.runs.checkpoint.table import Rule, table
+from symconfig.runs.checkpoint.loadable import between, kinds, loadable
+from symconfig.runs.checkpoint.table import Loadable, Rule, Verdict, table
 from tests.runs.checkpoint import cases, cases_deepspeed
 from tests.runs.checkpoint.cases_deepspeed import LORA, ZERO
 from tests.sample_plans import sample_plan

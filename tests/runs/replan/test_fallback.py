@@ -17,7 +17,7 @@ from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.report.grid import plain
-from symconfig.runs.checkpoint import loadable
+from symconfig.runs.checkpoint.loadable import loadable, savings
 from tests.render.bash import bash, shellcheck, words
 from tests.sample_plans import sample_plan
 
@@ -265,7 +265,8 @@ def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
 
     plan = sample_plan(backend="deepspeed", tp=1, pp=1, dp=16)
     other = sample_plan(backend="deepspeed", tp=1, pp=1, dp=8, zero_stage=3)
-    found = Fallback(plan, summary.Nodes(2, 8), (Smaller(1, 1, 8, other, (loadable(plan, other),)),))
+    loads = {way: loadable(plan, other, way.kind) for way in savings(plan)}
+    found = Fallback(plan, summary.Nodes(2, 8), (Smaller(1, 1, 8, other, loads),))
     assert found.advised is None
     (said,) = advice(found)
     assert said == (

@@ -14,7 +14,7 @@ from symconfig.errors import InputError
 from symconfig.install import VERSION
 from symconfig.runs.sweep import run as sweeping
 from symconfig.runs.sweep.columns import COLUMNS
-from symconfig.runs.sweep.job import Ids, swept, with_defaults
+from symconfig.runs.sweep.job import digest_of, point_id, swept, with_defaults
 from symconfig.runs.sweep.run import Row, Status, Task
 from tests.cli.support import Run
 from tests.runs.sweep.support import SMALL, file_of, planned, read, replace_pool
@@ -84,22 +84,16 @@ def test_a_rule_matches_values_as_they_are_planned(rule: str) -> None:
     assert all("pins" not in point.job for point in found.points)
 
 
-def test_a_rule_for_what_is_left_out_matches_the_default_that_is_written_out() -> None:
-    found = read(SMALL + "  limits.memory_margin: [0.04, 0.1]\nexclude: [{limits.memory_margin: null}]\n")
-    assert found.excluded == 16
-    assert {point.job["limits"]["memory_margin"] for point in found.points} == {0.1}
-
-
 def test_ids_say_what_is_asked_and_nothing_else() -> None:
     first, second = (read(text).points for text in (SMALL, SMALL.replace("[64, 128]", "[128, 64]")))
     assert {p.id for p in first} == {p.id for p in second}
     assert len({p.id for p in first}) == 16
     point = first[0]
     edited = point.model.model_copy(update={"num_hidden_layers": 31})
-    assert Ids().of(with_defaults(point.job), point.model, point.cluster) == point.id
-    assert Ids().of(with_defaults(point.job), edited, point.cluster) != point.id
+    assert point_id(with_defaults(point.job), digest_of(point.model), digest_of(point.cluster)) == point.id
+    assert point_id(with_defaults(point.job), digest_of(edited), digest_of(point.cluster)) != point.id
     faster = {**point.job, "training": {"lr": 1e-3}}  # in plan.json, of which a row has the digest
-    assert Ids().of(with_defaults(faster), point.model, point.cluster) != point.id
+    assert point_id(with_defaults(faster), digest_of(point.model), digest_of(point.cluster)) != point.id
 
 
 @pytest.mark.parametrize(

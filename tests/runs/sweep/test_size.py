@@ -10,7 +10,7 @@ import pytest
 import symconfig
 from symconfig.errors import InputError
 from symconfig.runs.sweep.run import Row, Status, Task
-from symconfig.runs.sweep.size import Size, descending, even_batch, frontier, time_s, token_count
+from symconfig.runs.sweep.size import Size, even_batch, frontier, time_s, token_count
 from tests.cli.support import Run
 from tests.runs.sweep.support import replace_pool
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_met_names_the_fastest_and_is_exit_1(run: Run, given: lis
     assert "a100-80gb: not in time with at most 64 GPUs" in outcome.out
 
 
-def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run: Run, given: list[Task]) -> None:
+def test_where_none_can_be_in_time_even_at_its_peak_the_largest_is_planned(run: Run, given: list[Task]) -> None:
     words = ("size", *ASKED, "--deadline", "1h", "--gpus-max")
     outcome = run(*words, "64")
     assert outcome.code == 1
@@ -135,12 +135,27 @@ def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run:
     assert (h100["smallest_gpus"], h100["fastest_gpus"]) == (None, 64)
 
 
-def test_where_the_largest_has_no_plan_smaller_ones_are_tried() -> None:
-    sizes = (1, 2, 4, 8, 16, 24)
-    assert descending(sizes, {}) == (24, 16, 8, 4)
-    assert descending(sizes, {24: 0.0, 16: 0.0, 8: 0.0, 4: 0.0}) == (2, 1)
-    assert descending(sizes, {24: 0.0, 16: 9.0, 8: 9.5, 4: 9.8}) == ()
-    assert descending((1,), {1: 0.0}) == ()
+@pytest.mark.parametrize("status", [Status.DEFECT, Status.LOST])
+def test_a_number_that_could_not_be_planned_is_not_called_infeasible(
+    run: Run, monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    failing = {48}
+
+    def fail(task: Task) -> Row:
+        gpus = json.loads(task.job)["gpus"]
+        return Row(task.id, status, reason="KeyError: x") if gpus in failing or not failing else answer(task)
+
+    replace_pool(monkeypatch, fail)
+    words = ("size", *ASKED[:4], "--clusters", "h100", "--deadline", "3d")
+    outcome = run(*words)
+    assert "h100: 56 GPUs" in outcome.out
+    assert "h100, 48 GPUs: not known, planning failed: KeyError: x" in outcome.out
+    tried = run(*words, "--json").json()["clusters"][0]["tried"]
+    assert {"gpus": 48, "planned": False, "failed": True, "reason": "KeyError: x"} in tried
+    failing.clear()
+    outcome = run(*words)
+    assert re.search(r"h100: planning failed for [\d,]+ to [\d,]+ GPUs: KeyError: x", outcome.out)
+    assert "no plan for" not in outcome.out
 
 
 def test_a_batch_in_tokens(given: list[Task]) -> None:

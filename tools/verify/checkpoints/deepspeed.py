@@ -13,7 +13,9 @@ from pathlib import Path
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.runs.checkpoint import Loadable, Step, Verdict, loadable, read
+from symconfig.runs.checkpoint.loadable import loadable
+from symconfig.runs.checkpoint.read import read
+from symconfig.runs.checkpoint.table import Loadable, Step, Verdict
 from tests.processor import lacking
 from tests.render.deepspeed_support import STEP, Launcher, launch
 from tests.runs.checkpoint.cases import Case

@@ -15,7 +15,9 @@ from typing import Any
 import symconfig.verify
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
-from symconfig.runs.checkpoint import Loadable, Verdict, loadable, read
+from symconfig.runs.checkpoint.loadable import loadable
+from symconfig.runs.checkpoint.read import read
+from symconfig.runs.checkpoint.table import Loadable, Verdict
 from tests.runs.checkpoint.cases import Case
 
 WORKER = Path(__file__).with_name("megatron_worker.py")
