@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -37,7 +38,7 @@ _PREFERRED = ("bridge", "deepspeed", "slime")
 
 
 class UnsupportedError(InfeasibleError):
-    """A target can express no plan of a job. able: names of the targets that can, of the job's backend."""
+    """A target can express no plan of a job. able: names of the targets that can, of any backend."""
 
     def __init__(self, problems: Sequence[Problem], able: Sequence[str] = ()) -> None:
         super().__init__(problems)
@@ -282,9 +283,12 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
 
 
 def _alternatives(job: Job, left: list[Problem], mine: str, able: Sequence[str]) -> Problem:
-    """Return a problem of the target `mine` whose hint names the other targets that can express the job (`able`), and
-    `--edited` if all of `left` can be edited by hand; without either it asks for a change.
+    """Return a problem of the target `mine` whose hint names the other targets that can express the job (`able`), those
+    of its backend if it states one, and `--edited` if all of `left` can be edited by hand; without either it asks for a
+    change.
     """
+    if "backend" in job.model_fields_set:
+        able = [name for name in able if targets()[name].assumes.get("backend", job.backend) == job.backend]
     ways = [f"--target {' or '.join(able)}"] if able else []
     if all(problem.edit for problem in left):
         names = ",".join(problem.field or "" for problem in left)
@@ -295,18 +299,13 @@ def _alternatives(job: Job, left: list[Problem], mine: str, able: Sequence[str])
 
 
 def _capable(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str) -> Iterator[str]:
-    """Yield the names of other targets than `but` that can express the job, in the order of `targets`. Only those of
-    its backend if it states one; a target for which the job is invalid is skipped.
+    """Yield the names of other targets than `but` that can express the job, of any backend, in the order of `targets`;
+    a target for which the job is invalid is skipped.
     """
     for name, target in targets().items():
-        backend = target.assumes.get("backend", job.backend)
-        if name == but or ("backend" in job.model_fields_set and backend != job.backend):
-            continue
-        try:
-            if not unsupported(model, cluster, _for_target(job, target), target):
+        with suppress(InputError):
+            if name != but and not unsupported(model, cluster, _for_target(job, target), target):
                 yield name
-        except InputError:
-            continue
 
 
 def _for_target(job: Job, target: Target) -> Job:
