@@ -56,7 +56,7 @@ def linear(
         outputs=outputs,
         bias=ctx.weight(f"{name}.bias", *batch, *width, shared=shared) if bias else None,
         low_precision=low,
-        sums_bias=not ctx.how.linear.bias_inside,
+        sums_bias=bias and not ctx.frozen and not ctx.how.linear.bias_inside,
         per=() if ctx.how.experts.kernels is ExpertKernels.FUSED else batch,
         keeps=keeps,
         loops=loops,
@@ -286,7 +286,7 @@ def normed(
     # Once each: input and output, and what is kept besides; backward the input, too, where it is what is kept.
     bare = 2 * ELEMENT_BYTES[_HALF] + sum(one.element_bytes for one in saves if one is not x and one.dims == x.dims)
     once = bare, bare + ELEMENT_BYTES[_HALF] * (x in saves)
-    with ctx.build.module(module):
+    with ctx.build.within(module):
         # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
         return ctx.build.elementwise(
             name,

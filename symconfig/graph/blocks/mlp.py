@@ -61,7 +61,7 @@ def mlp(
         if gated:
             gate = projected(ctx, f"{prefix}gate_proj", x, gate, bias, aliases=("gate_proj", "w2"), joined=joined)
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
-    with ctx.build.module(activation_module):
+    with ctx.build.within(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             gate, up = (_clamped(ctx, half) for half in (gate, up))
         if gated and not ctx.how.fused_activation:
@@ -144,7 +144,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     """
     moe = ctx.model.experts
     assert moe is not None
-    with ctx.build.leg(Leg.CHOICE):
+    with ctx.build.within(leg=Leg.CHOICE):
         given = tokens = x
         if moe.norms_apart:  # the router's norm has a scale of each channel in place of a weight
             normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
@@ -155,7 +155,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
             tokens = norm(ctx, "experts_input_norm", stream)
         if moe.latent_size is not None:
             tokens = _projected(ctx, tokens, "latent_down_proj", d.EXPERT_LATENT)
-    with ctx.build.leg(Leg.OUT):
+    with ctx.build.within(leg=Leg.OUT):
         slots = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), tokens.dims[-1]))
         read = [tokens] if ctx.how.experts.every_token else [tokens, indices]
         kept = _kept_to_sort(ctx, tokens.dims[:-1])
@@ -164,7 +164,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
             element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
             out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
             routed = ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
-    with ctx.build.leg(Leg.EXPERTS), ctx.build.module("moe_experts"), ctx.build.part("experts"):
+    with ctx.build.within("moe_experts", part="experts", leg=Leg.EXPERTS):
         # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
         recomputed = "sequential_act" if ctx.how.experts.kernels is ExpertKernels.IN_TURN else "moe_act"
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
@@ -175,7 +175,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
             done = ctx.build.elementwise(
                 "join_experts", [done], joined, traffic=(0, 0), sorts=2, sorts_experts=True, linear=True
             )
-    with ctx.build.leg(Leg.BACK):
+    with ctx.build.within(leg=Leg.BACK):
         combined = _combined(ctx, tokens, done, probabilities, indices)
     if moe.latent_size is not None:
         combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
@@ -321,7 +321,7 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
     """Append the shared expert of x, normed with `norms_apart` and scaled by a sigmoid gate if `gated`, and return its
     sum with `combined`, the routed experts' result. The gate has no adapter and is never held in 4 bits.
     """
-    with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
+    with ctx.build.within("shared_experts", part="shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if ctx.model.experts is not None and ctx.model.experts.norms_apart:
             shared = norm(ctx, "shared_norm", shared)

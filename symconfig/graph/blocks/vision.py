@@ -73,7 +73,7 @@ class _Tower:
             contracted=inner,
             outputs=outputs,
             bias=self.weight(f"{name}.bias", *width) if bias else None,
-            sums_bias=not self.ctx.how.linear.bias_inside,
+            sums_bias=bias and not self.frozen and not self.ctx.how.linear.bias_inside,
         )
 
     def norm(self, name: str, x: Tensor, dims: Sequence[str], kind: str | None = None) -> Tensor:
@@ -115,11 +115,11 @@ def layer(ctx: Context, *, kind: str, keys: str) -> Block:
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
     x = Tensor("vision_in", (*_ROWS, tower.sequence, HIDDEN))
-    with ctx.build.module(*([LAYER] if ctx.how.recomputes_towers else [])):
-        with ctx.build.part("attn"):
+    with ctx.build.within(*([LAYER] if ctx.how.recomputes_towers else [])):
+        with ctx.build.within(part="attn"):
             attended = _attention(tower, tower.norm("norm1", x, (HIDDEN,)), keys)
         middle = _residual(tower, "attention_residual", x, attended)
-        with ctx.build.part("mlp"):
+        with ctx.build.within(part="mlp"):
             given = tower.norm("norm2", middle, (HIDDEN,))
             done = _mlp(tower, "", given, FFN, vision.gated_mlp, vision.mlp_bias)
         out = _residual(tower, "mlp_residual", middle, done)
@@ -175,7 +175,7 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
     build = tower.ctx.build
     over, values = (Use(one).renamed((tower.sequence, keys)) for one in (k, v))
     heads = q.dims[-2]
-    with build.module("core_attn"):
+    with build.within("core_attn"):
         if tower.ctx.how.attention.kernel is Kernel.FLASH:
             return build.attention(Use(q), over, values, keys)
         square = (*_ROWS, heads, tower.sequence, keys)
