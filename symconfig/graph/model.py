@@ -45,7 +45,8 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     quantises = model.adapter is not None and model.adapter.method == "qlora"
 
     def context() -> Context:
-        return Context(model, how, Builder(stops_early=how.stops_early, quantises=quantises), shared_heads)
+        build = Builder(stops_early=how.stops_early, quantises=quantises)
+        return Context(model, how, build, shared_heads, frozen=model.adapter is not None)
 
     result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
     for kind in dict.fromkeys(model.kind_of_layer):

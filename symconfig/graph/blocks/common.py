@@ -35,7 +35,8 @@ def linear(
     ("NAME.sum") if the model has one for the layer's name or an alias.
 
     Weights and x with an experts dim have one matrix per expert, run in one launch each unless the expert kernels are
-    FUSED. The product may run in low precision inside a layer (module LAYER) if its first output is an ACTIVATION.
+    FUSED. The product may run in low precision inside a layer (module LAYER, no tower's) if its first output is an
+    ACTIVATION.
 
     Args:
         inner: dims of x that are contracted.
@@ -47,7 +48,7 @@ def linear(
     """
     batch = (d.EXPERTS,) if d.EXPERTS in x.dims else ()
     weight = ctx.weight(f"{name}.weight", *batch, *inner, *width, shared=shared, joined=joined)
-    low = LAYER in ctx.build.modules and outputs[0].tensor.element is Element.ACTIVATION
+    low = LAYER in ctx.build.modules and not ctx.in_tower and outputs[0].tensor.element is Element.ACTIVATION
     ctx.build.matmul(
         name,
         x,
