@@ -26,6 +26,7 @@ LAYER = "layer"  # the recompute module that every operator of a transformer lay
 # All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
 # (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
 OPERATORS = "operators"
+# Recompute modules whose outputs are discarded, too, and recomputed just before they are used.
 DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", OPERATORS})
 
 
@@ -60,7 +61,6 @@ class Place(StrEnum):
 class Block:
     """Describe a piece of the model that repeats: its operators in order, with one residual stream in and out.
 
-    `discards`: recompute modules whose outputs are discarded, too, and recomputed just before they are used.
     `stops_early`: recomputation ends with the last tensor that a backward needs. `elsewhere`: names of the inputs,
     other than the stream, that another block makes and holds.
     """
@@ -69,7 +69,6 @@ class Block:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
-    discards: frozenset[str] = frozenset()
     stops_early: bool = False
     place: Place = Place.LAYER
     elsewhere: frozenset[str] = frozenset()
@@ -349,7 +348,6 @@ class Builder:
             inputs=tuple(with_needed_gradient(tensor, without) for tensor in (*inputs, *self.elsewhere.values())),
             outputs=tuple(with_needed_gradient(tensor, without) for tensor in outputs),
             operators=operators,
-            discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
             elsewhere=frozenset(self.elsewhere),

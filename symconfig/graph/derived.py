@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 
-from symconfig.graph.block import Place
+from symconfig.graph.block import DISCARDING, Place
 from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import Element, Leg
@@ -167,7 +167,6 @@ class DerivedBlock:
     weights: tuple[WeightShard, ...]
     workspaces: tuple[Workspace, ...]
     modules: tuple[tuple[str, tuple[str, ...]], ...]  # operator -> recompute modules, outermost first
-    discards: frozenset[str]
     stops_early: bool
     boundary: Monomial  # elements of the residual stream that the next stage receives, on one rank
     place: Place = Place.LAYER
@@ -218,7 +217,7 @@ def recompute_policy(block: DerivedBlock, modules: frozenset[str], offload: froz
     for index, held in enumerate(block.held):
         mine = unit[held.producer] if held.producer else None
         users = {unit[op] for op in held.needed_by} | {rerun[op] for op in held.consumers if op in rerun}
-        kept.append(bool(users - {mine} and mine not in block.discards) if mine else bool(users))
+        kept.append(bool(users - {mine} and mine not in DISCARDING) if mine else bool(users))
         storages.setdefault(held.storage or index, []).append(index)
         if mine and held.needed_by and not kept[-1]:
             units.setdefault(mine, []).append(index)

@@ -55,7 +55,6 @@ class Routing(StrEnum):
 
     FUSED = "fused"  # a kernel each
     CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
-    FUSED_SORT = "fused_sort"  # a chain chooses, one kernel sorts
     INDEXED = "indexed"  # a chain, with tables of indices for the slots (Transformers, integrations/moe.py)
 
 
@@ -109,9 +108,6 @@ class Adapters(StrEnum):
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
-    # The same; a row-parallel layer's adapter exchanges columns for parts of the sequence, where others gather them
-    # (a2a_experimental in megatron-bridge, peft/utils.py).
-    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

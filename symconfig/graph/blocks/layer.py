@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.descriptor.sections import NO_MIXER, LayerKind, Mlp, Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
+from symconfig.graph.blocks.common import IN_LINEAR, gather, linear, norm, projected, residual
 from symconfig.graph.blocks.mlp import experts, mlp
 from symconfig.graph.blocks.streams import (
     add_layer_input,
@@ -279,14 +279,7 @@ def mtp(ctx: Context) -> Block:
         x = Tensor("layer_in", _STREAM)
         columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
         linear(ctx, "mtp_proj", both, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
-        ctx.build.elementwise(
-            "mtp_gather",
-            [Use(columns).renamed((d.MTP_COLUMNS, d.HIDDEN))],
-            x,
-            loops=(d.GATHERED,),
-            traffic=(0, 0),
-            linear=True,
-        )
+        gather(ctx, "mtp_gather", Use(columns).renamed((d.MTP_COLUMNS, d.HIDDEN)), x)
         out = _body(ctx, x, ctx.model.kind_of_layer[-1])
         out = norm(ctx, "mtp_final_norm", out, module="final_norm")
     loss = logits_and_loss(ctx, out, shared=True)
