@@ -1,6 +1,7 @@
 """The nodes of a traced graph, each with the operator of the program that it is part of and the loops along its dims.
 
-A program says how operators split; what PyTorch runs are nodes: one may be several operators (a product and its bias). Here each node gets the operator that decides for it.
+A program says how operators split; what PyTorch runs are nodes, and one may be several operators (a product and its
+bias). Here each node gets the operator that decides for it.
 """
 
 from __future__ import annotations
