@@ -176,6 +176,24 @@ FUNCTIONS: Mapping[str, Function] = {
 }  # fmt: skip
 
 
+def matching_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Return pairs of positions (old dims, new dims) of consecutive dims with equal products, in as many blocks as
+    possible. Dims of size 1 are in no block.
+    """
+    result: list[tuple[list[int], list[int]]] = []
+    ours = [position for position, size in enumerate(old) if size > 1]
+    theirs = [position for position, size in enumerate(new) if size > 1]
+    while ours:
+        before, after = [ours.pop(0)], [theirs.pop(0)]
+        while (a := prod(old[i] for i in before)) != (b := prod(new[o] for o in after)):
+            if a < b:
+                before.append(ours.pop(0))
+            else:
+                after.append(theirs.pop(0))
+        result.append((before, after))
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Rows of the input that a convolution or a pool reads for one element of its output along one spatial loop."""

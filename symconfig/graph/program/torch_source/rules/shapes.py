@@ -19,26 +19,17 @@ READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
 def _repeat(call: Call) -> Answer:
-    """Return a view that repeats each dim as a whole as often as `repeats` says, by a new outer axis; dims that
+    """Return a view that repeats each dim as a whole as often as `repeats` says, by a new outer axis, or, with the
+    argument `dim`, each element of that dim, by a new inner axis (key/value heads for their query heads). Dims that
     `repeats` has in addition go in front. Nothing is recorded.
     """
-    x: Value = call["self"]
-    times = call["repeats"]
-    dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
-    axes = call.recorder.axes
-    dims = [((axes.new(n),) if n > 1 else ()) + dim for n, dim in zip(times, dims, strict=True)]
-    axes.distinct(dims)
-    return Value(x.made, tuple(dims))
-
-
-def _repeat_interleave(call: Call) -> Answer:
-    """Return a view that repeats each element along a dim, as an inner axis (key/value heads for their query heads);
-    nothing is recorded.
-    """
-    x, times, dim = call["self"], call["repeats"], call["dim"]
-    axes = call.recorder.axes
-    dims = list(x.dims)
-    dims[dim] = (*dims[dim], axes.new(times)) if times > 1 else dims[dim]
+    x, times, axes = call["self"], call["repeats"], call.recorder.axes
+    if "dim" in call.args:
+        dims = list(x.dims)
+        dims[call["dim"]] = (*dims[call["dim"]], *([axes.new(times)] if times > 1 else []))
+    else:
+        given: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
+        dims = [((axes.new(n),) if n > 1 else ()) + dim for n, dim in zip(times, given, strict=True)]
     axes.distinct(dims)
     return Value(x.made, tuple(dims))
 
@@ -190,8 +181,7 @@ IN_PLACE: Mapping[str, Rule] = {
 }
 RULES: Mapping[str, Rule] = {
     "broadcast_tensors": lambda call: [call.recorder.repeated(value, call.result.shape) for value in call["tensors"]],
-    "repeat": _repeat,
-    "repeat_interleave": _repeat_interleave,
+    "repeat repeat_interleave": _repeat,
     "slice": _slice,
     "select unbind": _select_or_unbind,
     "split split_with_sizes chunk tensor_split": _split,
