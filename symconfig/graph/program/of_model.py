@@ -40,7 +40,14 @@ def program(
     sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
     numbers = Numbers(sizes, keys(model, seq_length), along)
-    unrolled = _unrolled(model, _Unrolled(blocks(model, how), numbers))
+    unrolled = _Unrolled(blocks(model, how), numbers)
+    stream = embedded = unrolled.add("embedding", "", ["tokens"])
+    for index, kind in enumerate(model.kind_of_layer):
+        stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
+    ahead = stream
+    for index in range(model.num_nextn_predict_layers):
+        ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
+    unrolled.add("head", "", [stream])
     used = {dim for tensor in unrolled.tensors.values() for dim in tensor.dims}
     used |= {loop for op in unrolled.operators for loop in op.loops}
     return Program(
@@ -54,22 +61,6 @@ def program(
         batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
         notes=notes,
     )
-
-
-def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
-    """Append the embedding, all layers, multi-token prediction layers and the head to `unrolled`, and return it.
-
-    Each layer reads the first output of the one before; the first prediction layer that of the last layer, each the
-    embedding, too; the head that of the last layer, not of the predictions.
-    """
-    stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    for index, kind in enumerate(model.kind_of_layer):
-        stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
-    ahead = stream
-    for index in range(model.num_nextn_predict_layers):
-        ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
-    unrolled.add("head", "", [stream])
-    return unrolled
 
 
 def _sizes(

@@ -120,7 +120,6 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Modu
     "mean squares": (lambda m, x: F.mse_loss(m.a(x), x), (4, 8), linear(), 1),
     "log-likelihood": (lambda m, x: F.nll_loss(m.a(x).log_softmax(-1), x[:, 0].long()), (4, 8), linear(), 1),
     "log-likelihood of places": (lambda m, x: F.cross_entropy(m.a(x), x[:, 0].long()), (4, 6, 8), linear(), 1),
-    "gated": (lambda m, x: F.glu(m.a(x)), (4, 8), linear(), 1),
     "in groups": (lambda m, x: m.a(x), PIXELS, convolution(8, 16, 3, groups=2), 1),
     "normed in groups": (
         lambda m, x: m.a(x),

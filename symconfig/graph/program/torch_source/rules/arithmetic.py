@@ -83,16 +83,6 @@ def _cast(call: Call) -> Answer:
     return pointwise(call, LINEAR, [given])
 
 
-def _glu(call: Call) -> Answer:
-    """Record one half of a dim times the sigmoid of the other half, as one operator that keeps its input. The halves
-    cannot be split between ranks.
-    """
-    x: Value = call["self"]
-    dim, labels = call["dim"] % x.rank, labels_of(x.rank)
-    halves = call.factored(x, dim, 2)
-    return call.emit(OF_INPUTS, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels, over=["half"])
-
-
 def _dropout(call: Call) -> Answer:
     x: Value = call["input"]
     if not call["train"] or not call["p"]:
@@ -202,7 +192,6 @@ RULES: Mapping[str, Rule] = {
     **{names: partial(_elementwise, function) for names, function in KEPT.items()},
     "_to_copy to type_as": _cast,
     "native_dropout dropout": _dropout,
-    "glu": _glu,
     "sum mean": partial(_reduction, LINEAR),
     "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
     "any all argmax argmin": partial(_reduction, MAXIMUM),
@@ -240,17 +229,13 @@ def _matmul(call: Call) -> Answer:
 
 
 def _einsum(call: Call) -> Answer:
-    """Record a product of two operands and return it. Without "->" the result has the letters that occur once, sorted.
-
-    Raise NotImplementedError for other numbers of operands, an ellipsis or a letter twice in one operand.
+    """Record a product of two operands and return it. Raise NotImplementedError for other numbers of operands, an
+    equation without "->", an ellipsis or a letter twice in one operand.
     """
-    terms, _, out = call["equation"].replace(" ", "").partition("->")
+    terms, arrow, out = call["equation"].replace(" ", "").partition("->")
     inputs = terms.split(",")
-    if "." in terms or len(inputs) != 2 or any(len(set(term)) < len(term) for term in inputs):
-        raise NotImplementedError("einsum of other than two operands, with ellipsis or a repeated letter")
-    if not out and "->" not in call["equation"]:
-        letters = "".join(inputs)
-        out = "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
+    if "." in terms or not arrow or len(inputs) != 2 or any(len(set(term)) < len(term) for term in inputs):
+        raise NotImplementedError("einsum of other than two operands, without ->, with ellipsis or a repeated letter")
     return call.emit("*", [(x, list(term)) for x, term in zip(call["tensors"], inputs, strict=True)], list(out))
 
 
