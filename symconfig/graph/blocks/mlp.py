@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from symconfig.descriptor.architectures.keys import SCORE_BIAS
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.block import in_eight_bits
@@ -191,8 +192,8 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 
     x is widened to fp32 first if the router is WIDE and routing INDEXED. What the choice saves follows from the
     routing: FUSED saves logits and indices, INDEXED what Transformers' routers save, any other what Megatron-LM's does
-    and the indices. A bias for the choice, without gradient, is a weight if the model has it and the implementation
-    counts it. With `norms_apart` weights are multiplied by a learned scale per expert.
+    and the indices. In Transformers' classes of SCORE_BIAS (INDEXED) a bias for the choice is a weight without
+    gradient. With `norms_apart` weights are multiplied by a learned scale per expert.
     """
     moe = ctx.model.experts
     assert moe is not None
@@ -209,7 +210,7 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     kept = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
     saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
-    if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
+    if moe.e_score_correction_bias and indexed and ctx.model.model_type in SCORE_BIAS:
         weights = [replace(ctx.weight("choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
         "route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
