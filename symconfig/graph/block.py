@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,12 +14,12 @@ from symconfig.graph.operator import (
     Gradients,
     Leg,
     Operator,
-    Split,
     Tensor,
     Use,
     Weight,
     Work,
     loops_of,
+    splits_of,
 )
 
 LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
@@ -252,7 +252,7 @@ class Builder:
                 outputs=made,
                 contracted=tuple(contracted),
                 saves=tuple(map(Use, saves)),
-                splits=_splits(nest, along, together, reduces),
+                splits=splits_of((loop for loop in nest if loop in along), together, reduces, {}),
                 sums=sums,
                 holds=tuple(map(Use, holds)),
                 whole=tuple(whole),
@@ -268,8 +268,8 @@ class Builder:
         """Append an operator that only reinterprets the memory of its inputs: no traffic, no kernel. Return `output`.
         more: see `elementwise`.
         """
-        none = {"traffic": (0, 0), "launches": (0, 0)}
-        return self.elementwise(name, inputs, output, whole=whole, linear=True, **none, **more)
+        more |= {"traffic": (0, 0), "launches": (0, 0)}
+        return self.elementwise(name, inputs, output, whole=whole, linear=True, **more)
 
     def attention(
         self,
@@ -300,6 +300,7 @@ class Builder:
         kept = (q.tensor, k.tensor, v.tensor, output)
         saves = (*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps)
         inputs, whole = (q, k, v, *sparse), (over, q.loops[-1], v.loops[-1])
+        groups = [(heads, shared)] if heads != shared else []
         loops, along = loops_of((q, k, v)), {*loops_of((*inputs, Use(output))), over} - {*whole}
         self._add(
             Operator(
@@ -310,7 +311,7 @@ class Builder:
                 outputs=(Use(output),),
                 contracted=(over,),
                 saves=tuple(map(Use, saves)),
-                splits=_splits(loops, along, [(heads, shared)] if heads != shared else [], {}),
+                splits=splits_of((loop for loop in loops if loop in along), groups, {}, {}),
                 keys=keys,
                 whole=tuple(dict.fromkeys(whole)),
             )
@@ -357,16 +358,3 @@ class Builder:
 def in_eight_bits(tensor: Tensor) -> Tensor:
     """Return an fp8 tensor of the same dims, named NAME_fp8, for the copy that a kernel saves."""
     return Tensor(f"{tensor.name}_fp8", tensor.dims, Element.FP8)
-
-
-def _splits(
-    loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
-) -> tuple[Split, ...]:
-    """Return the splits of an operator that is not a product, in the order of `loops`, each once. A loop of a group in
-    `together` (the first such group) is split with its group, with 0 reductions. Another loop is split by itself if it
-    is in `along`, with the reductions that `sums` gives (default 0). Loops in neither have no split.
-    """
-    groups = {loop: tuple(group) for group in reversed(together) for loop in group}
-    lone = {loop: (loop,) for loop in loops if loop in along}
-    rows = dict.fromkeys(groups.get(loop) or lone.get(loop) for loop in loops)
-    return tuple(Split(row, 0 if row[0] in groups else sums.get(row[0], 0)) for row in rows if row)
