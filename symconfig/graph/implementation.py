@@ -55,6 +55,7 @@ class Routing(StrEnum):
 
     FUSED = "fused"  # a kernel each
     CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
+    FUSED_SORT = "fused_sort"  # a chain chooses, one kernel sorts
     INDEXED = "indexed"  # a chain, with tables of indices for the slots (Transformers, integrations/moe.py)
 
 
