@@ -109,6 +109,9 @@ class Adapters(StrEnum):
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
+    # The same; a row-parallel layer's adapter exchanges columns for parts of the sequence, where others gather them
+    # (a2a_experimental in megatron-bridge, peft/utils.py).
+    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

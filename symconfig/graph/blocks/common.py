@@ -155,9 +155,9 @@ def _parallel_adapter(
     parallelism, and return a delta for each output.
 
     Beside a row-parallel layer (tp may split a dim in `inner`), which has one output, A is split by its inputs and its
-    result reduced, B is split by columns and its result gathered over tp. Else A is split by rank and its result
-    gathered, and the dropped-out x, gathered over tp, is saved; B is split by its outputs where tp may split them.
-    Scaling by alpha / r is a kernel of its own.
+    result reduced, B is split by columns and its result gathered over tp, or exchanged for the output's layout by an
+    all-to-all (Adapters.EXCHANGED). Else A is split by rank and its result gathered, and the dropped-out x, gathered
+    over tp, is saved; B is split by its outputs where tp may split them. Scaling by alpha / r is a kernel of its own.
     """
     low = Tensor(f"{name}.low", (*(dim for dim in x.dims if dim not in inner), d.RANK))
     if any(dim in parts().tensor_dims for dim in inner):
@@ -167,8 +167,10 @@ def _parallel_adapter(
         split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
         ups = [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))]
         ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,), ups)
-        gather(ctx, f"{name}.delta_gather", cut, whole)
-        made = [whole]
+        made = [cut]
+        if ctx.how.adapters is not Adapters.EXCHANGED:
+            gather(ctx, f"{name}.delta_gather", cut, whole)
+            made = [whole]
     else:
         columns, kept = Tensor(f"{name}.low_columns", low.dims), _adapter_dropout(ctx, name, x, (d.GATHERED,))
         given, weight = (
