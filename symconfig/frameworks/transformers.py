@@ -81,7 +81,6 @@ _WIDE_WEIGHTS = words(
 )
 
 _EVERY_TOKEN = words("llama4_text")  # Llama4TextExperts, which no grouped product replaces
-_CHOICE_WEIGHTS = words("afmoe ernie4_5_moe")  # the bias of a choice is a parameter without gradient
 
 
 def written(how: Implementation, kind: str) -> Implementation:
@@ -107,7 +106,6 @@ def written(how: Implementation, kind: str) -> Implementation:
             how.experts,
             router=_ROUTERS.get(kind, how.experts.router),
             wide_weights=kind in _WIDE_WEIGHTS,
-            choice_weight=kind in _CHOICE_WEIGHTS,
             every_token=kind in _EVERY_TOKEN,
         )
         kernels = replace(kernels, experts=experts)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fractions import Fraction
+from typing import Any
 
 from symconfig.graph import dims as d
 from symconfig.graph.operator import (
@@ -14,20 +14,19 @@ from symconfig.graph.operator import (
     Gradients,
     Leg,
     Operator,
-    Product,
-    Scratch,
-    Split,
     Tensor,
     Use,
     Weight,
     Work,
     loops_of,
+    splits_of,
 )
 
 LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
 # All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
 # (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
 OPERATORS = "operators"
+# Recompute modules whose outputs are discarded, too, and recomputed just before they are used.
 DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", OPERATORS})
 
 
@@ -62,7 +61,6 @@ class Place(StrEnum):
 class Block:
     """Describe a piece of the model that repeats: its operators in order, with one residual stream in and out.
 
-    `discards`: recompute modules whose outputs are discarded, too, and recomputed just before they are used.
     `stops_early`: recomputation ends with the last tensor that a backward needs. `elsewhere`: names of the inputs,
     other than the stream, that another block makes and holds.
     """
@@ -71,7 +69,6 @@ class Block:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
-    discards: frozenset[str] = frozenset()
     stops_early: bool = False
     place: Place = Place.LAYER
     elsewhere: frozenset[str] = frozenset()
@@ -123,19 +120,19 @@ def with_needed_gradients(operators: Sequence[Operator], without: set[str]) -> I
 
 @dataclass(slots=True)
 class Builder:
-    """Collect the operators of a block. The active recompute modules, named parts and legs are stacks.
+    """Collect the operators of a block. modules, path, leg, gradients: of the operators that come next (see `within`).
 
     quantises: frozen weights of linear layers are in 4 bits (QLoRA).
     """
 
     operators: list[Operator] = field(default_factory=list)
-    modules: list[str] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
-    legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
     quantises: bool = False
-    gradients: Gradients = Gradients.ALL
     elsewhere: dict[str, Tensor] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    path: str = ""
+    leg: Leg = Leg.APART
+    gradients: Gradients = Gradients.ALL
 
     def from_elsewhere(self, tensor: Tensor) -> Tensor:
         """Return a tensor that another block makes and holds, and record it as an input of this block. The first tensor
@@ -144,38 +141,20 @@ class Builder:
         return self.elsewhere.setdefault(tensor.name, tensor)
 
     @contextmanager
-    def module(self, *names: str) -> Iterator[None]:
-        """Add operators made inside the context to these recompute modules, too."""
-        self.modules.extend(names)
-        yield
-        del self.modules[len(self.modules) - len(names) :]
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Add `name` to the module path of operators made inside the context."""
-        self.parts.append(name)
-        yield
-        self.parts.pop()
-
-    @contextmanager
-    def leg(self, leg: Leg) -> Iterator[None]:
-        """Set the leg (step of the expert dispatch) of operators made inside the context."""
-        self.legs.append(leg)
-        yield
-        self.legs.pop()
-
-    @contextmanager
-    def no_gradient(self, weights: bool = False) -> Iterator[None]:
-        """Let operators made inside the context compute no gradients (NONE) or, with `weights`, those of weights only
-        (WEIGHTS); restore the value from before when the context ends without an exception.
+    def within(
+        self, *modules: str, part: str = "", leg: Leg | None = None, gradients: Gradients | None = None
+    ) -> Iterator[None]:
+        """Add operators made inside the context to these recompute modules, too, and `part` to their module path; set
+        their leg and gradients, unless None.
         """
-        before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
+        before = self.modules, self.path, self.leg, self.gradients
+        self.modules, self.path = (*self.modules, *modules), ".".join(filter(None, (self.path, part)))
+        self.leg, self.gradients = leg or self.leg, gradients or self.gradients
         yield
-        self.gradients = before
+        self.modules, self.path, self.leg, self.gradients = before
 
     def _add(self, operator: Operator) -> None:
-        modules, path = tuple(self.modules), ".".join(self.parts)
-        made = replace(operator, modules=modules, path=path, leg=self.legs[-1], gradients=self.gradients)
+        made = replace(operator, modules=self.modules, path=self.path, leg=self.leg, gradients=self.gradients)
         self.operators.append(made)
 
     def matmul(
@@ -186,13 +165,9 @@ class Builder:
         contracted: Sequence[str],
         outputs: Sequence[Use],
         bias: Weight | None = None,
-        low_precision: bool = False,
-        sums_bias: bool = False,
-        per: Sequence[str] = (),
-        apart: bool = False,
         keeps: Tensor | None = None,
         loops: Sequence[str] = (),
-        remade: bool = False,
+        **more: Any,
     ) -> None:
         """Append the operator outputs = x * weight (+ bias), summed over `contracted`; return nothing.
 
@@ -202,26 +177,20 @@ class Builder:
         Args:
             keeps: a converted copy of x that the backward reads instead of x; None: x itself.
             loops: further loops of length one.
-            sums_bias: the bias gradient is a separate kernel; ignored without a bias that is trained.
-            low_precision, per, apart, remade: see Operator.
+            more: other fields of `Operator`.
         """
-        nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
         if self.quantises and weight.frozen and not weight.table:
             weight = replace(weight, quantised=True)
         self._add(
             Operator(
                 name=name,
                 work=Work.MATMUL,
-                loops=tuple(nest),
+                loops=tuple(dict.fromkeys((*x.dims, *weight.dims, *loops))),
                 inputs=(Use(x), Use(weight), *((Use(bias),) if bias else ())),
                 outputs=tuple(outputs),
                 contracted=tuple(contracted),
                 saves=() if keeps is None else (Use(keeps),),
-                low_precision=low_precision,
-                sums_bias=sums_bias and bias is not None and not bias.frozen,
-                per=tuple(per),
-                apart=apart,
-                remade=remade,
+                **more,
             )
         )
 
@@ -247,20 +216,12 @@ class Builder:
         contracted: Sequence[str] = (),
         loops: Sequence[str] = (),
         sums: int = 1,
-        overwrites: bool = False,
-        in_place: bool = False,
         holds: Sequence[Tensor] = (),
-        traffic: Sequence[int | Fraction] = (1, 1),
-        per: Sequence[str] = (),
-        launches: tuple[int, int] = (1, 1),
         whole: Sequence[str] = (),
-        sorts: int = 0,
-        sorts_experts: bool = False,
         together: Sequence[Sequence[str]] = (),
         reduces: Mapping[str, int] | None = None,
         linear: bool = False,
-        products: Sequence[Product] = (),
-        scratch: Sequence[Scratch] = (),
+        **more: Any,
     ) -> Tensor:
         """Append an operator bound by memory traffic (norm, activation, permutation, look-up, loss) and return
         `output`.
@@ -274,7 +235,7 @@ class Builder:
             reduces: loops over which it computes statistics inside itself, with the number of reductions. None:
                 `contracted` with `sums` each; nothing if `linear`, as its output is then a partial sum.
             whole: loops that nothing may split.
-            contracted, sums, overwrites, in_place, linear, and the others: see Operator.
+            contracted, sums, holds, linear, more: fields of `Operator`.
         """
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
         nest = dict.fromkeys((*loops, *loops_of((*uses, Use(output), *map(Use, weights)))))
@@ -291,38 +252,24 @@ class Builder:
                 outputs=made,
                 contracted=tuple(contracted),
                 saves=tuple(map(Use, saves)),
-                splits=_splits(nest, along, together, reduces),
+                splits=splits_of((loop for loop in nest if loop in along), together, reduces, {}),
                 sums=sums,
-                traffic=(Fraction(traffic[0]), Fraction(traffic[1])),
-                overwrites=overwrites,
-                in_place=in_place,
                 holds=tuple(map(Use, holds)),
-                per=tuple(per),
-                launches=launches,
                 whole=tuple(whole),
-                sorts=sorts,
-                sorts_experts=sorts_experts,
                 linear=linear,
-                products=tuple(products),
-                scratch=tuple(scratch),
+                **more,
             )
         )
         return output
 
     def view(
-        self,
-        name: str,
-        inputs: Sequence[Tensor | Use],
-        output: Tensor,
-        whole: Sequence[str] = (),
-        holds: Sequence[Tensor] = (),
+        self, name: str, inputs: Sequence[Tensor | Use], output: Tensor, whole: Sequence[str] = (), **more: Any
     ) -> Tensor:
-        """Append an operator that only reinterprets the memory of its inputs: no traffic, no kernel. Return
-        `output`.
+        """Append an operator that only reinterprets the memory of its inputs: no traffic, no kernel. Return `output`.
+        more: see `elementwise`.
         """
-        return self.elementwise(
-            name, inputs, output, whole=whole, holds=holds, traffic=(0, 0), launches=(0, 0), linear=True
-        )
+        more |= {"traffic": (0, 0), "launches": (0, 0)}
+        return self.elementwise(name, inputs, output, whole=whole, linear=True, **more)
 
     def attention(
         self,
@@ -353,6 +300,7 @@ class Builder:
         kept = (q.tensor, k.tensor, v.tensor, output)
         saves = (*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps)
         inputs, whole = (q, k, v, *sparse), (over, q.loops[-1], v.loops[-1])
+        groups = [(heads, shared)] if heads != shared else []
         loops, along = loops_of((q, k, v)), {*loops_of((*inputs, Use(output))), over} - {*whole}
         self._add(
             Operator(
@@ -363,7 +311,7 @@ class Builder:
                 outputs=(Use(output),),
                 contracted=(over,),
                 saves=tuple(map(Use, saves)),
-                splits=_splits(loops, along, [(heads, shared)] if heads != shared else [], {}),
+                splits=splits_of((loop for loop in loops if loop in along), groups, {}, {}),
                 keys=keys,
                 whole=tuple(dict.fromkeys(whole)),
             )
@@ -401,7 +349,6 @@ class Builder:
             inputs=tuple(with_needed_gradient(tensor, without) for tensor in (*inputs, *self.elsewhere.values())),
             outputs=tuple(with_needed_gradient(tensor, without) for tensor in outputs),
             operators=operators,
-            discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
             elsewhere=frozenset(self.elsewhere),
@@ -411,16 +358,3 @@ class Builder:
 def in_eight_bits(tensor: Tensor) -> Tensor:
     """Return an fp8 tensor of the same dims, named NAME_fp8, for the copy that a kernel saves."""
     return Tensor(f"{tensor.name}_fp8", tensor.dims, Element.FP8)
-
-
-def _splits(
-    loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
-) -> tuple[Split, ...]:
-    """Return the splits of an operator that is not a product, in the order of `loops`, each once. A loop of a group in
-    `together` (the first such group) is split with its group, with 0 reductions. Another loop is split by itself if it
-    is in `along`, with the reductions that `sums` gives (default 0). Loops in neither have no split.
-    """
-    groups = {loop: tuple(group) for group in reversed(together) for loop in group}
-    lone = {loop: (loop,) for loop in loops if loop in along}
-    rows = dict.fromkeys(groups.get(loop) or lone.get(loop) for loop in loops)
-    return tuple(Split(row, 0 if row[0] in groups else sums.get(row[0], 0)) for row in rows if row)

@@ -40,7 +40,6 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
         workspaces=tuple(_workspace(op, scheme, overwritten) for op in block.operators),
         modules=tuple((op.name, op.modules) for op in block.operators),
-        discards=block.discards,
         stops_early=block.stops_early,
         boundary=local(stream.dims, _elementwise_layout(stream, scheme)),
         place=block.place,

@@ -4,12 +4,11 @@ what recomputation keeps and runs again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from itertools import takewhile
 
-from symconfig.graph.block import Place
+from symconfig.graph.block import DISCARDING, Place
 from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import Element, Leg
@@ -168,13 +167,14 @@ class DerivedBlock:
     weights: tuple[WeightShard, ...]
     workspaces: tuple[Workspace, ...]
     modules: tuple[tuple[str, tuple[str, ...]], ...]  # operator -> recompute modules, outermost first
-    discards: frozenset[str]
     stops_early: bool
     boundary: Monomial  # elements of the residual stream that the next stage receives, on one rank
     place: Place = Place.LAYER
     legs: tuple[tuple[str, Leg], ...] = ()  # of those operators that stand on the tokens' way to their experts
     # What `recompute_policy` made of it, which is asked for again with every table of costs.
-    recomputed: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    recomputed: dict[tuple[frozenset[str], frozenset[str]], Policy] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
     def on(self, *legs: Leg) -> frozenset[str]:
         """Return the names of the operators on these legs of the expert dispatch; empty if there are none."""
@@ -207,98 +207,36 @@ def recompute_policy(block: DerivedBlock, modules: frozenset[str], offload: froz
     tensors of its storage. If one view of a storage is kept, all are. All operators in modules rerun; with
     `block.stops_early`, not those after the maker of the last dropped tensor that a backward needs in each.
     """
-    key, known = (modules, offload), block.recomputed
-    if key in known:
-        made: Policy = known[key]
-        return made
-    users = _users(block)
-    unit = [next((name for name in names if name in modules), None) for _, names in block.modules]
-    members = {name: _bits(place for place, mine in enumerate(unit) if mine == name) for name in unit if name}
-    anywhere = _bits(place for place, mine in enumerate(unit) if mine)
-    kept = []
+    if (known := block.recomputed.get((modules, offload))) is not None:
+        return known
+    unit = {op: next((name for name in names if name in modules), None) for op, names in block.modules}
+    rerun = {op: name for op, name in unit.items() if name}
+    kept: list[bool] = []
     units: dict[str, list[int]] = {}
-    for index, (producer, needed, consumed) in enumerate(users.tensors):
-        mine = None if producer is None else unit[producer]
-        if mine is None:
-            kept.append(bool(needed or consumed & anywhere))
-            continue
-        elsewhere = (needed | consumed & anywhere) & ~members[mine]
-        stays = bool(elsewhere) and mine not in block.discards
-        kept.append(stays)
-        if not stays and needed:
+    storages: dict[str | int, list[int]] = {}
+    for index, held in enumerate(block.held):
+        mine = unit[held.producer] if held.producer else None
+        users = {unit[op] for op in held.needed_by} | {rerun[op] for op in held.consumers if op in rerun}
+        kept.append(bool(users - {mine} and mine not in DISCARDING) if mine else bool(users))
+        storages.setdefault(held.storage or index, []).append(index)
+        if mine and held.needed_by and not kept[-1]:
             units.setdefault(mine, []).append(index)
-    for views in users.views:
+    for views in storages.values():
         if any(kept[index] for index in views):
             for index in views:
                 kept[index] = True
-    wholes = users.wholes
+    wholes = [storages[held.storage or index] for index, held in enumerate(block.held)]
     revived = (dict.fromkeys(o for index in some for o in wholes[index] if not kept[o]) for some in units.values())
-    away = _bits(place for place, (op, _) in enumerate(block.modules) if op in offload) if offload else 0
-    moved = tuple(
-        [keep and needed > 0 and not needed & ~away for keep, (_, needed, _) in zip(kept, users.tensors, strict=True)]
-    )
-    repeated = frozenset([op for (op, _), name in zip(block.modules, unit, strict=True) if name])
     if block.stops_early:
-        repeated -= _after_last_needed(
-            block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept
-        )
-    known[key] = made = Policy(tuple(kept), repeated, tuple(map(tuple, revived)), moved)
+        makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
+        for module in {*rerun.values()}:
+            last_first = [op for op, name in reversed(rerun.items()) if name == module]
+            for op in takewhile(lambda op: op not in makers, last_first):
+                del rerun[op]
+    offloaded = (
+        keep and len(held.needed_by) > 0 and offload.issuperset(held.needed_by)
+        for keep, held in zip(kept, block.held, strict=True)
+    )
+    made = Policy(tuple(kept), frozenset(rerun), tuple(map(tuple, revived)), tuple(offloaded))
+    block.recomputed[modules, offload] = made
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class _Users:
-    """Hold who makes and reads each tensor of a block; operators are given by their index in `block.modules`.
-
-    tensors: for each (maker or None, bit set of operators whose backward needs it, bit set of consumers). wholes:
-    for each the tensors that share its storage, itself included. views: storages with more than one tensor.
-    """
-
-    tensors: tuple[tuple[int | None, int, int], ...]
-    wholes: tuple[tuple[int, ...], ...]
-    views: tuple[tuple[int, ...], ...]
-
-
-def _users(block: DerivedBlock) -> _Users:
-    """Return who makes and reads each tensor of `block.held`: (maker's index or None, bit sets of the operators whose
-    backward needs it and that read it), and which tensors share a storage. Indices are those of `block.modules`. Cached
-    in `block.recomputed`. Raise KeyError for a held tensor whose operator is not in `block.modules`.
-    """
-    if _Users not in block.recomputed:
-        place = {op: place for place, (op, _) in enumerate(block.modules)}
-        storages: dict[str, list[int]] = {}
-        for index, held in enumerate(block.held):
-            if held.storage:
-                storages.setdefault(held.storage, []).append(index)
-        block.recomputed[_Users] = _Users(
-            tuple(
-                (
-                    place[held.producer] if held.producer else None,
-                    _bits(place[op] for op in held.needed_by),
-                    _bits(place[op] for op in held.consumers),
-                )
-                for held in block.held
-            ),
-            tuple(tuple(storages.get(held.storage, (index,))) for index, held in enumerate(block.held)),
-            tuple(tuple(views) for views in storages.values() if len(views) > 1),
-        )
-    users: _Users = block.recomputed[_Users]
-    return users
-
-
-def _bits(places: Iterable[int]) -> int:
-    return sum({1 << place for place in places})
-
-
-def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
-    """Return, over all recomputed modules in `unit` (operator to module or None), the operators after the last one that
-    makes a dropped tensor that a backward needs; all of a module without one.
-    """
-    makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
-    result = set()
-    for module in {name for name in unit.values() if name}:
-        for op in reversed([op for op, name in unit.items() if name == module]):
-            if op in makers:
-                break
-            result.add(op)
-    return frozenset(result)

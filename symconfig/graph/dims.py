@@ -50,19 +50,6 @@ class Monomial:
         inverse = other.coefficient if other.coefficient == 1 else 1 / other.coefficient
         return Monomial(_times(self.coefficient, inverse), _merged(self.powers, other.powers, -1))
 
-    def substitute(self, values: Mapping[str, Monomial]) -> Monomial:
-        """Return the monomial with each symbol in `values` replaced by its monomial, raised to the symbol's power; the
-        object itself if no symbol of it is in `values`.
-        """
-        if not any(name in values for name, _ in self.powers):
-            return self
-        result = Monomial(self.coefficient)
-        for name, power in self.powers:
-            factor = values.get(name, Monomial(Fraction(1), ((name, 1),)))
-            for _ in range(abs(power)):
-                result = result * factor if power > 0 else result / factor
-        return result
-
     def value(self, numbers: Mapping[str, float]) -> float:
         """Return the value as a float. Raise KeyError for a symbol without a number."""
         result = float(self.coefficient)
@@ -215,4 +202,7 @@ def elements(dims: tuple[str, ...]) -> Monomial:
 
 def local(amount: Monomial) -> Monomial:
     """Return the amount with edp replaced by tp * cp * dp / (ep * etp), so that dp cancels."""
-    return amount.substitute({"edp": EDP})
+    power, factor = dict(amount.powers).get("edp", 0), EDP / Monomial.of("edp")
+    for _ in range(abs(power)):
+        amount = amount * factor if power > 0 else amount / factor
+    return amount

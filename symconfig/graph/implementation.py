@@ -190,8 +190,8 @@ class Experts:
     weighted_inside: router probabilities scale each expert's activation (in the gate's own kernel where there is
     one) instead of its output in the combination. joined_weights: gate and up projections of all experts are one
     parameter, if one rank has all experts. router: the first step in fp32. wide_weights: with indexed routing,
-    weights of slots are in fp32. choice_weight: the bias of the choice is an untrained weight instead of a buffer.
-    every_token: each expert runs on all tokens; those that did not choose it have weight 0.
+    weights of slots are in fp32. every_token: each expert runs on all tokens; those that did not choose it have weight
+    0.
     """
 
     kernels: ExpertKernels = ExpertKernels.GROUPED
@@ -201,7 +201,6 @@ class Experts:
     joined_weights: bool = False
     router: Router = Router.SCORES
     wide_weights: bool = False
-    choice_weight: bool = False
     every_token: bool = False
 
 

@@ -87,16 +87,6 @@ class Layout:
         """Return the layout without partial axes, which is also the layout of the tensor's gradient."""
         return Layout(tuple((axis, place) for axis, place in self.places if place != PARTIAL))
 
-    def __str__(self) -> str:
-        """Return each axis as "partial(axis)", "flat/axis" or "dim/axis", joined by commas; "whole" without axes."""
-        return (
-            ", ".join(
-                f"partial({axis})" if place == PARTIAL else f"{'flat' if place == FLAT else place}/{axis}"
-                for axis, place in self.places
-            )
-            or "whole"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Move:

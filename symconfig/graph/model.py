@@ -45,7 +45,8 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     quantises = model.adapter is not None and model.adapter.method == "qlora"
 
     def context() -> Context:
-        return Context(model, how, Builder(stops_early=how.stops_early, quantises=quantises), shared_heads)
+        build = Builder(stops_early=how.stops_early, quantises=quantises)
+        return Context(model, how, build, shared_heads, frozen=model.adapter is not None)
 
     result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
     for kind in dict.fromkeys(model.kind_of_layer):
@@ -290,16 +291,21 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
     share = 1.0
     if model.experts is not None:
         share = model.experts.computing_per_tok / model.experts.num_experts
-    total = active = trainable = 0
+    active = trainable = 0
     by_part: dict[str, int] = {}
     for kind, times in Counter(sequence(model)).items():
         if kinds[kind].place is Place.FURTHER and not with_mtp:
             continue
-        part, part_active, part_trainable = _block(kinds[kind], sizes, share, model.tie_word_embeddings)
-        by_part[kind] = times * part
-        total += times * part
-        active += times * part_active
-        trainable += times * part_trainable
+        by_part[kind] = 0
+        tied = model.tie_word_embeddings and kinds[kind].place is Place.LAST
+        for weight in (weight for op in kinds[kind].operators for weight in op.weights):
+            if weight.shared or (tied and weight.table):
+                continue
+            count = times * round(d.elements(weight.dims).value(sizes))
+            by_part[kind] += count
+            active += round(count * share) if d.EXPERTS in weight.dims else count
+            trainable += 0 if weight.frozen else count
+    total = sum(by_part.values())
     untrained = 0  # biases of the choice that a class has as parameters, but without a gradient
     if model.experts is not None and model.model_type in SCORE_BIAS:
         untrained = model.experts.num_experts * sum(model.moe_layers)
@@ -314,23 +320,6 @@ def largest_trained(model: ModelDescriptor) -> int:
     sizes = dim_sizes(model)
     weights = (weight for block in blocks(model).values() for op in block.operators for weight in op.weights)
     return max(round(d.elements(weight.dims).value(sizes)) for weight in weights if not weight.frozen)
-
-
-def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> tuple[int, int, int]:
-    """Return (total, active, trainable) parameters of one block. Skips weights that another block holds and, if `tied`,
-    the table of the last block. share: ratio of experts that one token activates, by which active counts weights with
-    an experts dim.
-    """
-    total = active = trainable = 0
-    for op in block.operators:
-        for weight in op.weights:
-            if weight.shared or (tied and weight.table and block.place is Place.LAST):
-                continue
-            count = round(d.elements(weight.dims).value(sizes))
-            total += count
-            active += round(count * share) if d.EXPERTS in weight.dims else count
-            trainable += 0 if weight.frozen else count
-    return total, active, trainable
 
 
 Targets = tuple[AdapterTarget, ...]

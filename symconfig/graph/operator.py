@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -220,6 +220,17 @@ class Split:
     loops: tuple[str, ...]
     sums: int = 0
     halo: int = 0
+
+
+def splits_of(
+    loops: Iterable[str], groups: Sequence[Sequence[str]], sums: Mapping[str, int], halos: Mapping[str, int]
+) -> tuple[Split, ...]:
+    """Return the splits of an operator that is no block's product, each once, in the order of `loops`: a loop of a
+    group is split with the first such group, another by itself. sums, halos: by a split's first loop; 0 if absent.
+    """
+    partners = {loop: tuple(group) for group in reversed(groups) for loop in group}
+    rows = dict.fromkeys(partners.get(loop, (loop,)) for loop in loops)
+    return tuple([Split(row, sums.get(row[0], 0), halos.get(row[0], 0)) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)

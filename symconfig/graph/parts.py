@@ -22,19 +22,20 @@ from symconfig.graph.operator import Tensor, Weight
 
 @dataclass(slots=True)
 class Context:
-    """Hold a builder with the model and the implementation it builds for. shared_heads: see Scheme."""
+    """Hold a builder with the model and the implementation it builds for. shared_heads: see Scheme. frozen: weights
+    other than adapters are not trained. in_tower: of a vision tower, whose layers have no adapters and are never in low
+    precision.
+    """
 
     model: ModelDescriptor
     how: Implementation
     build: Builder
     shared_heads: bool = False
-
-    @property
-    def frozen(self) -> bool:
-        return self.model.adapter is not None
+    frozen: bool = False
+    in_tower: bool = False
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
-        """Return a new weight of the base model, frozen if there are adapters. shared, joined: see Weight."""
+        """Return a new weight, frozen if the context is. shared, joined: see Weight."""
         return Weight(name, dims, gradient=not self.frozen, shared=shared, joined=joined)
 
     @property
@@ -45,7 +46,8 @@ class Context:
         return self.how.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
-        return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
+        targets = () if self.model.adapter is None or self.in_tower else self.model.adapter.target_modules
+        return any(name in targets for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:
         """Return whether the parts of a fused linear layer (names `aliases`) are separate products. False if the fused

@@ -20,7 +20,7 @@ def own_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     gate, inner, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_gate", "conv_inner", "conv_value"))
     parts = [Use(tensor).renamed((WIDTH, JOINED)) for tensor in (gate, inner, value)]
     linear(ctx, "conv_in_proj", x, (d.HIDDEN,), (JOINED,), parts)
-    with ctx.build.module("core_attn"):
+    with ctx.build.within("core_attn"):
         product, mixed, gated = (Tensor(name, (*rows, WIDTH)) for name in ("conv_product", "conv_mixed", "conv_gated"))
         ctx.build.elementwise("conv_multiply", [inner, value], product, saves=[inner, value])
         kernel, whole = ctx.weight("own_conv.weight", WIDTH, KERNEL), (d.SEQUENCE, KERNEL)

@@ -62,7 +62,7 @@ def core(
     sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
     one_head = ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
     kernel = Kernel.WIDE if how.one_head_apart and one_head and how.kernel is Kernel.FLASH else how.kernel
-    with build.module("core_attn"):
+    with build.within("core_attn"):
         if kernel is not Kernel.FLASH:
             o = _unfused(ctx, kernel, q, k, Use(v).renamed(*part), sinks)
         else:

@@ -35,7 +35,8 @@ def linear(
     ("NAME.sum") if the model has one for the layer's name or an alias.
 
     Weights and x with an experts dim have one matrix per expert, run in one launch each unless the expert kernels are
-    FUSED. The product may run in low precision inside a layer (module LAYER) if its first output is an ACTIVATION.
+    FUSED. The product may run in low precision inside a layer (module LAYER, no tower's) if its first output is an
+    ACTIVATION.
 
     Args:
         inner: dims of x that are contracted.
@@ -47,7 +48,7 @@ def linear(
     """
     batch = (d.EXPERTS,) if d.EXPERTS in x.dims else ()
     weight = ctx.weight(f"{name}.weight", *batch, *inner, *width, shared=shared, joined=joined)
-    low = LAYER in ctx.build.modules and outputs[0].tensor.element is Element.ACTIVATION
+    low = LAYER in ctx.build.modules and not ctx.in_tower and outputs[0].tensor.element is Element.ACTIVATION
     ctx.build.matmul(
         name,
         x,
@@ -56,7 +57,7 @@ def linear(
         outputs=outputs,
         bias=ctx.weight(f"{name}.bias", *batch, *width, shared=shared) if bias else None,
         low_precision=low,
-        sums_bias=not ctx.how.linear.bias_inside,
+        sums_bias=bias and not ctx.frozen and not ctx.how.linear.bias_inside,
         per=() if ctx.how.experts.kernels is ExpertKernels.FUSED else batch,
         keeps=keeps,
         loops=loops,
@@ -168,7 +169,7 @@ def _parallel_adapter(
         ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,), ups)
         made = [cut]
         if ctx.how.adapters is not Adapters.EXCHANGED:
-            _gather(ctx, f"{name}.delta_gather", cut, whole)
+            gather(ctx, f"{name}.delta_gather", cut, whole)
             made = [whole]
     else:
         columns, kept = Tensor(f"{name}.low_columns", low.dims), _adapter_dropout(ctx, name, x, (d.GATHERED,))
@@ -177,7 +178,7 @@ def _parallel_adapter(
             Weight(f"{name}.lora_A", (*inner, d.RANK_COLUMNS)),
         )
         ctx.build.matmul(f"{name}.lora_A", x, weight, inner, [given], apart=True, keeps=kept)
-        _gather(ctx, f"{name}.low_gather", columns, low)
+        gather(ctx, f"{name}.low_gather", columns, low)
         ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
         ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
         made = [up.tensor for up in ups]
@@ -187,7 +188,7 @@ def _parallel_adapter(
     return deltas
 
 
-def _gather(ctx: Context, name: str, part: Tensor, whole: Tensor) -> None:
+def gather(ctx: Context, name: str, part: Tensor | Use, whole: Tensor) -> None:
     """Append the gather of `part` to `whole`, replicated over tp; costs no local memory traffic."""
     ctx.build.elementwise(name, [part], whole, loops=(d.GATHERED,), traffic=(0, 0), linear=True)
 
@@ -286,7 +287,7 @@ def normed(
     # Once each: input and output, and what is kept besides; backward the input, too, where it is what is kept.
     bare = 2 * ELEMENT_BYTES[_HALF] + sum(one.element_bytes for one in saves if one is not x and one.dims == x.dims)
     once = bare, bare + ELEMENT_BYTES[_HALF] * (x in saves)
-    with ctx.build.module(module):
+    with ctx.build.within(module):
         # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
         return ctx.build.elementwise(
             name,

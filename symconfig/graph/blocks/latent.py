@@ -48,7 +48,7 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         Tensor("v", (*rows, d.HEADS, VALUE), storage=storage),
     )
     k_part = Tensor("k_nope", (*rows, d.HEADS, NOPE), storage=storage)
-    with ctx.build.module("mla_up_proj"):
+    with ctx.build.within("mla_up_proj"):
         if ctx.how.linear.norm_inside:
             q_source, kv_low = _low_norms(ctx, q_source, kv_low, IN_LINEAR)
         raw = projected(ctx, "q_up_proj", q_source, Tensor("q_unrotated", q.dims), aliases=q_names)
@@ -77,7 +77,7 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tenso
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, kv_low = _low_norms(ctx, *low[:2], "latent_norm")
-    with ctx.build.module("mla_up_proj"):
+    with ctx.build.within("mla_up_proj"):
         plain, turned = (Tensor(f"q_{dim}", (*rows, d.HEADS, dim), storage="q_up") for dim in (NOPE, ROPE))
         parts = [Use(part).renamed((part.dims[-1], QK)) for part in (plain, turned)]
         linear(ctx, "q_up_proj", q_source, (Q_RANK,), (d.HEADS, QK), parts, aliases=_Q_UP)
@@ -92,7 +92,7 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tenso
         )
     read = keys_read(ctx, kind, x, q_source)
     o = core(ctx, q, k, k, read, ctx.model.attention_sinks, channels=KV_RANK)
-    with ctx.build.module("core_attn"):
+    with ctx.build.within("core_attn"):
         o = with_loss(ctx, o, q, k, read)
         return _up_part(ctx, "values", o, (d.HEADS, KV_RANK, VALUE), Tensor("heads", (*rows, d.HEADS, VALUE)))
 

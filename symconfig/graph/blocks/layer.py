@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.descriptor.sections import NO_MIXER, LayerKind, Mlp, Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
+from symconfig.graph.blocks.common import IN_LINEAR, gather, linear, norm, projected, residual
 from symconfig.graph.blocks.mlp import experts, mlp
 from symconfig.graph.blocks.streams import (
     add_layer_input,
@@ -155,7 +155,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     if ctx.how.loss.kernel is LossKernel.APART:
         return cross_entropy([seen], saves=[logits])
     if passes := _BY_CHUNK.get(ctx.how.loss.kernel):
-        return cross_entropy([seen], scratch=[Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes)])
+        return cross_entropy([seen], scratch=(Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes),))
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
     if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:
@@ -180,7 +180,7 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
     a norm where the model has one; either is absent if `kind` lacks it. Marks recompute modules.
     """
     x = Tensor("layer_in", stream_dims(ctx))
-    with ctx.build.module(LAYER):
+    with ctx.build.within(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
     return ctx.build.block(kind.name, [x], [out])
@@ -231,7 +231,7 @@ def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, T
     if ctx.model.norm_before_sublayer:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
         normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
-    with ctx.build.part("self_attn"):
+    with ctx.build.within(part="self_attn"):
         results = [mixer.build(ctx, normed, kind) for mixer in mixers]
         attended = results[0]
         if len(results) > 1:
@@ -251,16 +251,16 @@ def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor 
         normed = stream
     if kind.moe:
         if normed is None:
-            with ctx.build.leg(Leg.CHOICE):
+            with ctx.build.within(leg=Leg.CHOICE):
                 normed = norm(ctx, "mlp_norm", stream)
-        with ctx.build.module("moe"), ctx.build.part("mlp"):
+        with ctx.build.within("moe", part="mlp"):
             done = experts(ctx, normed, stream)
     else:
         if normed is None and not ctx.how.linear.norm_inside:
             normed = norm(ctx, "mlp_norm", stream)
-        with ctx.build.module("mlp"):
+        with ctx.build.within("mlp"):
             normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
-            with ctx.build.part("mlp"):
+            with ctx.build.within(part="mlp"):
                 done = mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN)
     return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
 
@@ -271,7 +271,7 @@ def mtp(ctx: Context) -> Block:
     and the embedded next tokens. Outputs: the stream and a loss, whose output weight the head's block holds.
     """
     hidden, embedded = Tensor("mtp_hidden", _STREAM), Tensor("mtp_embedded", _STREAM)
-    with ctx.build.module(LAYER):
+    with ctx.build.within(LAYER):
         a = norm(ctx, "mtp_hidden_norm", hidden, module="mtp_norm")
         b = norm(ctx, "mtp_embedding_norm", embedded, module="mtp_norm")
         both = Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width"))
@@ -279,14 +279,7 @@ def mtp(ctx: Context) -> Block:
         x = Tensor("layer_in", _STREAM)
         columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
         linear(ctx, "mtp_proj", both, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
-        ctx.build.elementwise(
-            "mtp_gather",
-            [Use(columns).renamed((d.MTP_COLUMNS, d.HIDDEN))],
-            x,
-            loops=(d.GATHERED,),
-            traffic=(0, 0),
-            linear=True,
-        )
+        gather(ctx, "mtp_gather", Use(columns).renamed((d.MTP_COLUMNS, d.HIDDEN)), x)
         out = _body(ctx, x, ctx.model.kind_of_layer[-1])
         out = norm(ctx, "mtp_final_norm", out, module="final_norm")
     loss = logits_and_loss(ctx, out, shared=True)

@@ -66,8 +66,8 @@ def delta_rule(
         whole=(d.SEQUENCE, keys, values),
         together=shares,
         launches=_KERNELS,
-        products=_delta_products(heads, keys, values),
-        scratch=[*_delta_scratch(heads, keys, values, out), *([Scratch(summed, (4, 6))] if by_channel else [])],
+        products=tuple(_delta_products(heads, keys, values)),
+        scratch=(*_delta_scratch(heads, keys, values, out), *([Scratch(summed, (4, 6))] if by_channel else [])),
     )
 
 

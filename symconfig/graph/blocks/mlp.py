@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from symconfig.descriptor.architectures.keys import SCORE_BIAS
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.block import in_eight_bits
@@ -61,7 +62,7 @@ def mlp(
         if gated:
             gate = projected(ctx, f"{prefix}gate_proj", x, gate, bias, aliases=("gate_proj", "w2"), joined=joined)
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
-    with ctx.build.module(activation_module):
+    with ctx.build.within(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             gate, up = (_clamped(ctx, half) for half in (gate, up))
         if gated and not ctx.how.fused_activation:
@@ -144,7 +145,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     """
     moe = ctx.model.experts
     assert moe is not None
-    with ctx.build.leg(Leg.CHOICE):
+    with ctx.build.within(leg=Leg.CHOICE):
         given = tokens = x
         if moe.norms_apart:  # the router's norm has a scale of each channel in place of a weight
             normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
@@ -155,7 +156,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
             tokens = norm(ctx, "experts_input_norm", stream)
         if moe.latent_size is not None:
             tokens = _projected(ctx, tokens, "latent_down_proj", d.EXPERT_LATENT)
-    with ctx.build.leg(Leg.OUT):
+    with ctx.build.within(leg=Leg.OUT):
         slots = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), tokens.dims[-1]))
         read = [tokens] if ctx.how.experts.every_token else [tokens, indices]
         kept = _kept_to_sort(ctx, tokens.dims[:-1])
@@ -164,7 +165,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
             element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
             out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
             routed = ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
-    with ctx.build.leg(Leg.EXPERTS), ctx.build.module("moe_experts"), ctx.build.part("experts"):
+    with ctx.build.within("moe_experts", part="experts", leg=Leg.EXPERTS):
         # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
         recomputed = "sequential_act" if ctx.how.experts.kernels is ExpertKernels.IN_TURN else "moe_act"
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
@@ -175,7 +176,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
             done = ctx.build.elementwise(
                 "join_experts", [done], joined, traffic=(0, 0), sorts=2, sorts_experts=True, linear=True
             )
-    with ctx.build.leg(Leg.BACK):
+    with ctx.build.within(leg=Leg.BACK):
         combined = _combined(ctx, tokens, done, probabilities, indices)
     if moe.latent_size is not None:
         combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
@@ -191,8 +192,8 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 
     x is widened to fp32 first if the router is WIDE and routing INDEXED. What the choice saves follows from the
     routing: FUSED saves logits and indices, INDEXED what Transformers' routers save, any other what Megatron-LM's does
-    and the indices. A bias for the choice, without gradient, is a weight if the model has it and the implementation
-    counts it. With `norms_apart` weights are multiplied by a learned scale per expert.
+    and the indices. In Transformers' classes of SCORE_BIAS (INDEXED) a bias for the choice is a weight without
+    gradient. With `norms_apart` weights are multiplied by a learned scale per expert.
     """
     moe = ctx.model.experts
     assert moe is not None
@@ -209,7 +210,7 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     kept = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
     saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
-    if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
+    if moe.e_score_correction_bias and indexed and ctx.model.model_type in SCORE_BIAS:
         weights = [replace(ctx.weight("choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
         "route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
@@ -321,7 +322,7 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
     """Append the shared expert of x, normed with `norms_apart` and scaled by a sigmoid gate if `gated`, and return its
     sum with `combined`, the routed experts' result. The gate has no adapter and is never held in 4 bits.
     """
-    with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
+    with ctx.build.within("shared_experts", part="shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if ctx.model.experts is not None and ctx.model.experts.norms_apart:
             shared = norm(ctx, "shared_norm", shared)

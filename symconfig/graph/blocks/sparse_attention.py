@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import Read, apply_rope
 from symconfig.graph.blocks.common import norm, projected, to_stream
 from symconfig.graph.implementation import Choosing
-from symconfig.graph.operator import Element, Product, Tensor, Use
+from symconfig.graph.operator import Element, Gradients, Product, Tensor, Use
 from symconfig.graph.parts import Context, Mixer
 
 HEADS, CHANNELS, CHOICES = "index_n_heads", "index_head_dim", "index_topk"
@@ -42,13 +41,13 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
     if kind.keys is Keys.ALL:
         return Read(d.KEYS_WINDOW if kind.window else d.KEYS_FULL)
     learned = chosen = None
-    with ctx.build.part("indexer"):
+    with ctx.build.within(part="indexer"):
         if kind.keys is Keys.CHOSEN:
             learned, chosen = _indexer(ctx, x, low)
         if ctx.how.attention.choosing is Choosing.MASKED:
             mask = Tensor("index_mask", (*_ROWS, d.KEYS))
             given = [] if chosen is None else [chosen]
-            with ctx.build.no_gradient():
+            with ctx.build.within(gradients=Gradients.NONE):
                 return Read(d.KEYS_FULL, ctx.build.elementwise("index_mask", given, mask, whole=(d.KEYS,)), kept=True)
     return Read(d.KEYS_CHOSEN, chosen, kept=chosen is not None, learned=learned if _trained(ctx) else None)
 
@@ -62,16 +61,16 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
         return o
     (index_q, index_k, weights), chosen, loops = read.learned, read.chosen, _loops(ctx)
     target, loss = Tensor("index_target", chosen.dims, Element.FP32), Tensor("index_loss", _ROWS, Element.FP32)
-    with ctx.build.part("indexer"):
-        with ctx.build.no_gradient():
-            scores = [Product("index_target_q_k", (*_ROWS, d.KEYS_CHOSEN, d.HEADS, q.dims[-1]))]
+    with ctx.build.within(part="indexer"):
+        with ctx.build.within(gradients=Gradients.NONE):
+            scores = (Product("index_target_q_k", (*_ROWS, d.KEYS_CHOSEN, d.HEADS, q.dims[-1])),)
             compared: list[Tensor | Use] = [q, Use(k).renamed(*_TO_KEYS), chosen]
             kept_whole = (d.KEYS, q.dims[-1], CHOICES)
             ctx.build.elementwise(
                 "index_target", compared, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
             )
         by_head, own = (*_ROWS, d.KEYS_CHOSEN, HEADS), (index_q, index_k, weights, target, chosen)
-        products = [Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head)]
+        products = (Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head))
         given: list[Tensor | Use] = [index_q, Use(index_k).renamed(*_TO_KEYS), weights, target, chosen]
         whole = (d.KEYS, HEADS, CHANNELS, CHOICES)
         ctx.build.elementwise("index_loss", given, loss, loops=loops, saves=own, products=products, whole=whole)
@@ -94,13 +93,13 @@ def _indexer(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor
     q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
-    with ctx.build.no_gradient(weights=trained):
+    with ctx.build.within(gradients=Gradients.WEIGHTS if trained else Gradients.NONE):
         q = projected(ctx, "index_q_proj", low, q, **more)
         k = projected(ctx, "index_k_proj", x, k, **more)
         weights = projected(ctx, "index_weights_proj", x, weights, **more)
-    with nullcontext() if trained else ctx.build.no_gradient():
+    with ctx.build.within(gradients=None if trained else Gradients.NONE):
         q, k = _rotated(ctx, "index_q", q), _rotated(ctx, "index_k", _normed(ctx, k, trained))
-    with ctx.build.no_gradient():
+    with ctx.build.within(gradients=Gradients.NONE):
         scores = _scores(ctx, q, k, weights)
         chosen = Tensor("index_choice", (*_ROWS, CHOICES), Element.INDEX)
         ctx.build.elementwise("index_choose", [scores], chosen, loops=_loops(ctx), whole=(d.KEYS, CHOICES))
@@ -144,7 +143,7 @@ def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
         by_head, inputs = (*_ROWS, d.KEYS_FULL, HEADS), [Use(q), keys, Use(weights)]
-        products = [Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head)]
+        products = (Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head))
         whole, loops = (d.KEYS, HEADS, CHANNELS), _loops(ctx)
         return ctx.build.elementwise("index_scores", inputs, scores, loops=loops, products=products, whole=whole)
     wide = Tensor("index_scores_by_head", (*_ROWS, HEADS, d.KEYS), Element.FP32)
@@ -213,7 +212,7 @@ def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[l
     if name == HEAVY:
         return [compressed(ctx, "compressor", x, d.HEAD_DIM, d.HEAVY_RUNS, HEAVY_RATE, d.HEAD_DIM)], d.KEYS_WITH_RUNS
     keys = compressed(ctx, "compressor", x, WIDE, d.RUNS, RATE, d.HEAD_DIM)
-    with ctx.build.no_gradient(), ctx.build.part("indexer"):
+    with ctx.build.within(part="indexer", gradients=Gradients.NONE):
         return [keys, _chosen_keys(ctx, x, low)], d.KEYS_WITH_CHOSEN_RUNS
 
 
@@ -229,7 +228,7 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
         runs: the dim that counts the runs of a sequence.
         rate: the dim of the tokens of a run.
     """
-    with ctx.build.part(name):
+    with ctx.build.within(part=name):
         raw = [Tensor(f"{name}_{part}", (*_ROWS, width)) for part in ("kv", "gate")]
         raw = [projected(ctx, f"{one.name}_proj", x, one) for one in raw]
         mean, weights = Tensor(f"{name}_mean", (d.BATCH, runs, channels)), Tensor(f"{name}_weights", raw[0].dims)
@@ -252,7 +251,7 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
     q = _rope(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
     weights = projected(ctx, "index_weights_proj", x, weights)
     scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, HEADS, CHANNELS)
-    products = [Product("index_q_k", (*_ROWS, *whole))]
+    products = (Product("index_q_k", (*_ROWS, *whole)),)
     ctx.build.elementwise("index_scores", [q, keys, weights], scores, products=products, whole=whole)
     chosen = Tensor("index_choice", (*_ROWS, CHOICES), Element.INDEX)
     return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, CHOICES))

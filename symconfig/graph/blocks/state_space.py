@@ -38,7 +38,7 @@ def gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, silu: bool, mod
     then makes no difference), else Transformers' chain as one. The sequence is not split there, as in Megatron-LM's
     gated delta net (_gated_norm_and_a2a): cp splits heads.
     """
-    with ctx.build.module(module):
+    with ctx.build.within(module):
         if ctx.how.norm is not NormKernel.FUSED:
             return _eager_gated_norm(ctx, name, x, gate, silu)
         statistics = Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32)
@@ -135,8 +135,8 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         whole=(d.SEQUENCE, HEAD_DIM, STATE),
         together=[(HEADS, GROUPS)],
         launches=_SCAN_KERNELS,
-        products=_products(),
-        scratch=_scratch(convolved, scanned),
+        products=tuple(_products()),
+        scratch=tuple(_scratch(convolved, scanned)),
     )
     if NORM in has:
         result = _norm_of_groups(ctx, result if gated_inside else scanned, None if gated_inside else z)
@@ -190,7 +190,7 @@ def _norm_of_groups(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
         weights=[ctx.weight("ssm_norm.weight", HEADS, HEAD_DIM)],
         reduces={HEAD_DIM: 1},
         whole=() if gate is None else (d.SEQUENCE,),
-        scratch=[] if gate is None else [Scratch(out, (0, 1))],
+        scratch=() if gate is None else (Scratch(out, (0, 1)),),
     )
     return out
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use, Work, loops_of
+from symconfig.graph.operator import Gradients, Operator, Tensor, Use, Work, loops_of, splits_of
 
 Kept = Sequence[Use]
 ANY = 99
@@ -176,6 +176,24 @@ FUNCTIONS: Mapping[str, Function] = {
 }  # fmt: skip
 
 
+def matching_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Return pairs of positions (old dims, new dims) of consecutive dims with equal products, in as many blocks as
+    possible. Dims of size 1 are in no block.
+    """
+    result: list[tuple[list[int], list[int]]] = []
+    ours = [position for position, size in enumerate(old) if size > 1]
+    theirs = [position for position, size in enumerate(new) if size > 1]
+    while ours:
+        before, after = [ours.pop(0)], [theirs.pop(0)]
+        while (a := prod(old[i] for i in before)) != (b := prod(new[o] for o in after)):
+            if a < b:
+                before.append(ours.pop(0))
+            else:
+                after.append(theirs.pop(0))
+        result.append((before, after))
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Rows of the input that a convolution or a pool reads for one element of its output along one spatial loop."""
@@ -258,7 +276,6 @@ def build(
     if function.joint:  # but for loops along which an input is repeated
         groups = [some for group in groups if (some := tuple(loop for loop in group if loop in loops))]
         order = tuple(loop for group in groups for loop in group)
-    partner = {loop: group for group in reversed(groups) for loop in group}
     halos = {loop: window.halo for loop, window in (windows or {}).items()}
     backward = any(use.gradient for use in inputs)
     (suffix, width), saves = function.residue, [*function.keeps(inputs, outputs)] if backward else []
@@ -270,9 +287,8 @@ def build(
         loops=loops,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        splits=tuple(
-            Split(group, function.sums if group[0] in over else 0, halos.get(group[0], 0))
-            for group in dict.fromkeys(partner.get(loop, (loop,)) for loop in order if loop not in held)
+        splits=splits_of(
+            (loop for loop in order if loop not in held), groups, dict.fromkeys(over, function.sums), halos
         ),
         contracted=tuple(contracted),
         saves=tuple({use.name: use for use in saves}.values()),

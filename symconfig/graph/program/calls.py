@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from symconfig.errors import nearest
@@ -20,6 +21,7 @@ from symconfig.graph.program.build import (
     Window,
     build,
     causal_keys,
+    matching_dims,
 )  # fmt: skip
 from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Statement, size_of_number
 
@@ -248,18 +250,11 @@ def _reshape(site: Site) -> dict[str, Any]:
 
     Raise Mistake if the number of elements changes.
     """
-    old, new = ([loop for loop in some if site.sizes[loop] > 1] for some in (site.uses[0].loops, site.loops))
-    groups, a, b = [], 1, 1
-    while old if a <= b else new:
-        if a == b:
-            if not new:
-                break
-            groups.append(tuple(dict.fromkeys((old[0], new[0]))))
-        before, after = a <= b, b <= a
-        a *= site.sizes[old.pop(0)] if before else 1
-        b *= site.sizes[new.pop(0)] if after else 1
-    if a != b or old or new:
-        raise site.mistake("a reshape keeps the number of elements", got=", ".join(site.loops))
+    old, new = site.uses[0].loops, site.loops
+    before, after = ([site.sizes[loop] for loop in some] for some in (old, new))
+    if prod(before) != prod(after):
+        raise site.mistake("a reshape keeps the number of elements", got=", ".join(new))
+    groups = [tuple(dict.fromkeys((old[a[0]], new[b[0]]))) for a, b in matching_dims(before, after)]
     return {"groups": groups, "traffic": ALL if "copy" in site.call.flags else None}
 
 

@@ -271,13 +271,9 @@ def sizes(
 
 
 def size(text: str, known: Mapping[str, int]) -> int:
-    """Evaluate `2048` or `batch * tokens * 2 / experts`, from left to right.
-
-    A single negative number is returned as it is; the caller checks the range. Raise Mistake for an undefined dim, a
+    """Evaluate `2048` or `batch * tokens * 2 / experts`, from left to right. Raise Mistake for an undefined dim, a
     division with remainder, or other text.
     """
-    if minus := re.fullmatch(r"\s*-\s*([0-9]+)\s*", text):
-        return -int(minus[1])
     value, at, sign = 1, 0, "*"
     while match := _FACTOR.match(text, at):
         factor = int(match[1]) if match[1].isdecimal() else known.get(match[1])

@@ -40,8 +40,16 @@ def program(
     sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
     numbers = Numbers(sizes, keys(model, seq_length), along)
-    unrolled = _unrolled(model, _Unrolled(blocks(model, how), numbers))
-    used = set().union(*(kind.dims for kind in unrolled.templates.values()))
+    unrolled = _Unrolled(blocks(model, how), numbers)
+    stream = embedded = unrolled.add("embedding", "", ["tokens"])
+    for index, kind in enumerate(model.kind_of_layer):
+        stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
+    ahead = stream
+    for index in range(model.num_nextn_predict_layers):
+        ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
+    unrolled.add("head", "", [stream])
+    used = {dim for tensor in unrolled.tensors.values() for dim in tensor.dims}
+    used |= {loop for op in unrolled.operators for loop in op.loops}
     return Program(
         name=model.name,
         sizes={name: size for name, size in sizes.items() if name in used},
@@ -53,22 +61,6 @@ def program(
         batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
         notes=notes,
     )
-
-
-def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
-    """Append the embedding, all layers, multi-token prediction layers and the head to `unrolled`, and return it.
-
-    Each layer reads the first output of the one before; the first prediction layer that of the last layer, each the
-    embedding, too; the head that of the last layer, not of the predictions.
-    """
-    stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    for index, kind in enumerate(model.kind_of_layer):
-        stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
-    ahead = stream
-    for index in range(model.num_nextn_predict_layers):
-        ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
-    unrolled.add("head", "", [stream])
-    return unrolled
 
 
 def _sizes(
@@ -115,18 +107,12 @@ def _slots(tokens: int, experts: int) -> int:
     return -(-least // cut) * cut
 
 
-_Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs something flows back into
-
-
 @dataclass(slots=True)
 class _Unrolled:
-    """Collect blocks in sequence. templates: by kind and by which inputs have a gradient. made: program name of the
-    last tensor of each local name.
-    """
+    """Collect blocks in sequence. made: program name of the last tensor of each local name."""
 
     blocks: Mapping[str, Block]
     numbers: Numbers
-    templates: dict[_Kind, Template] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
@@ -134,33 +120,33 @@ class _Unrolled:
     made: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
-        """Append a block's operators, tensors, weights and losses, and return the program name of its first output.
-
-        Tensors and weights that exist keep their entry (inputs; shared weights, which get no prefix). Templates are
-        cached by kind and by which inputs have a gradient.
+        """Append a block's operators, tensors, weights and losses, with its gradients adjusted to inputs that have none
+        (`with_needed_gradients`), and return the program name of its first output.
 
         Args:
-            prefix: prepended to the names of the block's tensors and operators.
+            prefix: prepended to the names of the block's tensors, operators and weights that are not shared.
             given: program names of the block's inputs, without those of `elsewhere`, which are taken from `made`.
         """
         block = self.blocks[kind]
         given = [*given, *(self.made[tensor.name] for tensor in block.inputs if tensor.name in block.elsewhere)]
-        flows = tuple(name in self.tensors and self.tensors[name].gradient for name in given)
-        like = self.templates.get((kind, flows))
-        if like is None:
-            like = self.templates[kind, flows] = template(block, flows, self.numbers)
-        inside = {tensor.name: name for tensor, name in zip(block.inputs, given, strict=True)}
-        names = {local: inside.get(local) or prefix + local for local in like.tensors}
-        for local, tensor in like.tensors.items():
-            name = names[local]
-            if name not in self.tensors:
-                self.tensors[name] = Tensor(name, tensor.dims, tensor.element, tensor.gradient)
-        for local, (weight, part) in like.weights.items():
-            names[local] = self._parameter(weight, "" if weight.shared else prefix, part)
-        self.operators.extend(like.placed(op, prefix, names, self.tensors) for op in like.operators)
+        inputs = {tensor.name: name for tensor, name in zip(block.inputs, given, strict=True)}
+        without = {
+            local for local, name in inputs.items() if not (name in self.tensors and self.tensors[name].gradient)
+        }
+        names = dict(inputs)
+        for tensor in block.inputs:
+            self._enter(with_needed_gradient(tensor, without), names[tensor.name])
+        read = {use.name for op in block.operators for use in op.activations}
+        for op in with_needed_gradients(block.operators, without):
+            for weight in op.weights:
+                names[weight.name] = self._parameter(weight, "" if weight.shared else prefix, op.path)
+            self.operators.append(self._operator(op, prefix, names, read))
         self.losses.extend(names[tensor.name] for tensor in block.losses)
-        self.made |= {local: name for local, name in names.items() if local not in inside}
+        self.made |= {local: name for local, name in names.items() if local not in inputs}
         return names[block.outputs[0].name]
+
+    def _enter(self, tensor: Tensor, name: str) -> None:
+        self.tensors.setdefault(name, Tensor(name, tensor.dims, tensor.element_bytes, tensor.gradient))
 
     def _parameter(self, weight: Weight, prefix: str, part: str) -> str:
         """Return the program name of a weight, and add the parameter and its tensor if they are new.
@@ -177,6 +163,52 @@ class _Unrolled:
             self.tensors[name] = tensor
         return name
 
+    def _operator(self, op: Operator, prefix: str, names: dict[str, str], read: set[str]) -> Operator:
+        """Return an operator with numbers in place of symbols and names of the program, and enter the tensors that it
+        makes in `names` and `tensors`.
+
+        A tensor that it makes in addition to its outputs, and keeps, has no gradient; it becomes another output if an
+        operator of the block reads it (`read`), else a residue. Splits of a matmul are those of `_pieces`, others stay.
+        Operators with weights are not linear. Its path is the name of its first weight, without ".weight", else prefix
+        and part.
+        """
+        numbers, kept = self.numbers, (*op.reads_back, *(op.holds if op.backward else ()))
+        residues = [use for use in kept if use.name not in names and use.name not in {out.name for out in op.outputs}]
+        residues = list({use.name: Use(replace(use.tensor, gradient=False), use.along) for use in residues}.values())
+        for use in (*op.outputs, *residues):
+            names[use.name] = prefix + use.name
+            self._enter(use.tensor, names[use.name])
+
+        def placed(use: Use) -> Use:
+            return Use(self.tensors[names[use.name]], numbers.along.get(use.name, use.loops))
+
+        inputs = tuple(map(placed, op.inputs))
+        outputs = tuple(map(placed, (*op.outputs, *(use for use in residues if use.name in read))))
+        uses = {use.name: use for use in (*map(placed, residues), *inputs, *outputs)}
+        saves, holds = (
+            tuple(uses[names[use.name]] for use in some if names[use.name] in uses)
+            for some in (op.reads_back, op.holds if op.backward else ())
+        )
+        splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
+        along = (loop for split in splits for loop in split.loops)
+        nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves, *holds)), *along)
+        owner = names[op.weights[0].name] if op.weights else ""
+        return replace(
+            op,
+            name=prefix + op.name,
+            loops=tuple(dict.fromkeys(nest)),
+            inputs=inputs,
+            outputs=outputs,
+            splits=splits,
+            saves=saves,
+            holds=holds,
+            linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
+            traffic=_traffic(op, numbers),
+            attended=numbers.keys[op.keys] if op.keys else 0.0,
+            channels=float(sum(numbers.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
+            path=owner.removesuffix(".weight") or (prefix + op.path).rstrip("."),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
@@ -190,107 +222,6 @@ class Numbers:
 
     def bytes(self, tensors: Iterable[Tensor]) -> float:
         return sum(tensor.bytes(self.sizes) for tensor in tensors)
-
-
-@dataclass(slots=True)
-class Template:
-    """Hold a block's operators for given gradients of its inputs. tensors: activations by local name. weights: each
-    with the part of the block that holds it. An operator's `path` is its part.
-    """
-
-    operators: list[Operator] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    weights: dict[str, tuple[Weight, str]] = field(default_factory=dict)
-
-    def add(self, tensor: Tensor) -> None:
-        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, tensor.gradient)
-
-    @property
-    def dims(self) -> set[str]:
-        """Return all dims of tensors and weights, and all loops."""
-        tensors = {dim for tensor in self.tensors.values() for dim in tensor.dims}
-        tensors |= {dim for weight, _ in self.weights.values() for dim in weight.dims}
-        return tensors | {loop for op in self.operators for loop in op.loops}
-
-    def placed(self, op: Operator, prefix: str, names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Operator:
-        """Return a copy of a template's operator with names of the program.
-
-        Its path is the name of the first weight that it reads, without ".weight", else prefix and part. names: from
-        local names to those in the program. tensors: of the program.
-        """
-
-        made: dict[int, Use] = {}  # what is read and kept is one
-
-        def uses(some: Sequence[Use]) -> tuple[Use, ...]:
-            for use in some:
-                if id(use) not in made:
-                    made[id(use)] = Use(tensors[names[use.tensor.name]], use.loops)
-            return tuple([made[id(use)] for use in some])
-
-        own = next((names[use.tensor.name] for use in op.inputs if use.tensor.name in self.weights), "")
-        return replace(
-            op,
-            name=prefix + op.name,
-            inputs=uses(op.inputs),
-            outputs=uses(op.outputs),
-            saves=uses(op.saves),
-            holds=uses(op.holds),
-            path=own.removesuffix(".weight") or (prefix + op.path).rstrip("."),
-        )
-
-
-def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
-    """Return the template of a block: its operators with numbers for symbols (`_operator`), tensors and weights, with
-    its gradients adjusted to inputs that have none (`with_needed_gradients`).
-
-    flows: for each of the block's inputs, whether it has a gradient.
-    """
-    result = Template()
-    without = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
-    for tensor in block.inputs:
-        result.add(with_needed_gradient(tensor, without))
-    read = {use.name for op in block.operators for use in op.activations}
-    for op in with_needed_gradients(block.operators, without):
-        result.operators.append(_operator(result, op, read, numbers))
-    return result
-
-
-def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -> Operator:
-    """Return an operator with numbers in place of symbols, and add its tensors and weights to the template `known`.
-
-    A tensor that it makes in addition to its outputs, and keeps, has no gradient; it becomes another output if an
-    operator of the block reads it (`read`), else a residue. Splits of a matmul are those of `_pieces`, others stay.
-    Operators with weights are not linear.
-    """
-    inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
-    saves, holds, made = op.reads_back, op.holds if op.backward else (), []
-    for use in op.outputs:
-        known.add(use.tensor)
-    for use in (*saves, *holds):
-        if use.name not in known.tensors and not isinstance(use.tensor, Weight):
-            known.add(replace(use.tensor, gradient=False))
-            made.append(use)
-    outputs = (*op.outputs, *(use for use in made if use.name in read))
-    uses = {use.name: use for use in (*made, *inputs, *outputs)}
-    for weight in op.weights:
-        known.weights[weight.name] = (weight, op.path)
-    saves, holds = (tuple(uses[use.name] for use in some if use.name in uses) for some in (saves, holds))
-    splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
-    along = (loop for split in splits for loop in split.loops)
-    nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves, *holds)), *along)
-    return replace(
-        op,
-        loops=tuple(dict.fromkeys(nest)),
-        inputs=inputs,
-        outputs=outputs,
-        splits=splits,
-        saves=saves,
-        holds=holds,
-        linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
-        traffic=_traffic(op, numbers),
-        attended=numbers.keys[op.keys] if op.keys else 0.0,
-        channels=float(sum(numbers.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
-    )
 
 
 def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:

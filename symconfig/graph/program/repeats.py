@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from symconfig.graph.program.program import Program
 Numbers = NDArray[np.int64]
 _OCCURRENCES = 16  # how many of an operator's next likes may be its like in the next instance
 _NOBODY = -1
-NEVER = 2**62
 
 
 class Run(NamedTuple):
@@ -74,22 +74,14 @@ class Chain:
                 made[operand.name] = (index, place)
         return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing(program))
 
-    def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
-        """Compare each operator in [low, high - period) with the one a period later; return two arrays [high - low -
-        period].
-
-        The first: whether structures are equal. The second: the earliest start of a run that may contain both, the
-        largest over inputs: 0 for one from the same distance; for one tensor that both read the index after its maker
-        (0 if no operator made it); else NEVER. If no structures are equal, the second is 0.
+    def alike(self, low: int, high: int, period: int) -> NDArray[np.bool_]:
+        """Return, for each operator in [low, high - period), whether the one a period later is alike: equal structure,
+        and every input is the same tensor or made at the same distance.
         """
         here, there = slice(low, high - period), slice(low + period, high)
-        same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
-        if not same.any():
-            return same, np.zeros(len(same), np.int64)
-        as_far = self.distance[here] == self.distance[there]
-        shared = self.tensors[here] == self.tensors[there]
-        after = np.where(as_far, 0, np.where(shared, self.makers[here] + 1, NEVER))
-        return same, after.max(axis=1, initial=0)
+        inputs = (self.distance[here] == self.distance[there]) | (self.tensors[here] == self.tensors[there])
+        same: NDArray[np.bool_] = (self.kinds[here] == self.kinds[there]) & inputs.all(axis=1)
+        return same
 
 
 def crossing(program: Program) -> NDArray[np.float64]:
@@ -108,33 +100,30 @@ def crossing(program: Program) -> NDArray[np.float64]:
 
 def runs(chain: Chain) -> tuple[Run, ...]:
     """Return the repeats of a program (first operator, operators per instance, instances) in order, without overlap:
-    the one that covers most operators first, then recursively those on both sides of it. Empty if nothing repeats.
-
-    Of equals, the one with the shortest period wins, then the earliest; it is shifted by less than a period to begin
-    where the fewest bytes cross.
+    the one that covers most operators first, then recursively those on both sides of it. Empty if nothing repeats. Of
+    equals, the one with the shortest period wins, then the earliest.
     """
-    longest: list[Run] = []
+    found: list[Run] = []
     left = [(0, len(chain.kinds))]
     while left:
         low, high = left.pop()
-        best = max(_candidates(chain, low, high), key=lambda pair: pair[0], default=None)
+        best = max(_candidates(chain, low, high), key=lambda run: (run.end - run.start, -run.period), default=None)
         if best is not None:
-            run = _shifted(chain, best[1], high)
-            longest.append(run)
-            left += [(low, run.start), (run.end, high)]
-    return tuple(sorted(longest))
+            found.append(best)
+            left += [(low, best.start), (best.end, high)]
+    return tuple(sorted(found))
 
 
-def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int], Run]]:
-    """Yield (rank, run) for every run within [low, high); the largest rank (operators covered, -period, -start) is the
-    best.
+def _candidates(chain: Chain, low: int, high: int) -> Iterator[Run]:
+    """Yield, for each period and each stretch of operators in [low, high) that repeat with it, the run that begins
+    where the fewest bytes cross, of those with most instances that are chained.
     """
     for period in _periods(chain.kinds[low:high]):
-        same, after = chain.alike(low, high, period)
-        for start, stop in _stretches(same, period):
-            at = np.flatnonzero(after[start:stop]) + start
-            odd = dict(zip((at + low).tolist(), after[at].tolist(), strict=True))
-            yield from _runs_in_stretch(chain, start + low, stop + low, period, odd)
+        for start, stop in _stretches(chain.alike(low, high, period), period):
+            times, room = divmod(stop - start, period)
+            firsts = sorted(range(low + start, low + start + room + 1), key=lambda at: (chain.crossing[at], at))
+            starting = (Run(first, period, 1 + times) for first in firsts)
+            yield from islice((run for run in starting if _instances_chained(chain, run)), 1)
 
 
 def _periods(kinds: Numbers) -> list[int]:
@@ -157,94 +146,6 @@ def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]
     for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if stop - start >= least:
             yield start, stop
-
-
-def _runs_in_stretch(
-    chain: Chain, start: int, stop: int, period: int, odd: Mapping[int, int]
-) -> Iterator[tuple[tuple[int, int, int], Run]]:
-    """Yield (rank, run) for runs within [start, stop), where every operator has the structure of the one a period
-    later.
-
-    odd: by operator whose inputs do not all come from the same distance as those a period later, the earliest start
-    of a run that may contain both. Only operators of the first instance may be odd.
-    """
-    never = [position for position, after in odd.items() if after == NEVER]
-    firsts = {start, *(at for position in never for at in (position - period + 1, position, position + 1))}
-    for first in sorted(firsts | set(odd.values())):
-        if first < start or first + period > stop:
-            continue
-        wrong = [position for position, after in odd.items() if after > first <= position]
-        later = next((position for position in wrong if position >= first + period), stop)
-        run = Run(first, period, _steady_instances(chain, Run(first, period, 1 + (later - first) // period)))
-        entering = [position for position in wrong if position < first + period]
-        if _inputs_correspond(chain, run, entering) and _instances_chained(chain, run):
-            yield (run.period * run.times, -period, -first), run
-
-
-def _shifted(chain: Chain, run: Run, high: int) -> Run:
-    """Return the run shifted by less than one period to where the fewest bytes cross (the earliest of equals), such
-    that it is still a valid run and ends at or before `high`.
-    """
-    firsts = range(run.start, min(run.start + run.period, high - run.period * run.times + 1))
-    others = (Run(first, run.period, run.times) for first in sorted(firsts, key=lambda at: (chain.crossing[at], at)))
-    return next(other for other in others if other == run or _is_run(chain, other))
-
-
-def _is_run(chain: Chain, run: Run) -> bool:
-    """Return whether the run is valid: equal structure, inputs that correspond, and each instance reading from the one
-    before.
-    """
-    same, after = chain.alike(run.start, run.end, run.period)
-    odd = (np.flatnonzero(after > run.start) + run.start).tolist()
-    first = all(position < run.start + run.period for position in odd)
-    return (
-        bool(same.all())
-        and first
-        and _inputs_correspond(chain, run, odd)
-        and _instances_chained(chain, run)
-        and (_steady_instances(chain, run) == run.times)
-    )
-
-
-def _inputs_correspond(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
-    """Return whether the inputs of the first instance correspond to those of the second one: an input of the operators
-    `odd` that is not made at the same distance must come from before the run in the first instance, and in the second
-    be the same tensor, or one that the first instance makes.
-
-    A tensor of the first instance may stand for one tensor from before the run only.
-    """
-    outside: dict[int, int] = {}
-    for position in odd:
-        there = position + run.period
-        for place in range(chain.tensors.shape[1]):
-            if chain.distance[position, place] == chain.distance[there, place]:
-                continue
-            if chain.makers[position, place] >= run.start:
-                return False
-            mine, theirs = int(chain.tensors[position, place]), int(chain.tensors[there, place])
-            inside = run.start <= chain.makers[there, place] < run.start + run.period
-            if mine != theirs and (not inside or outside.setdefault(theirs, mine) != mine):
-                return False
-    return True
-
-
-def _steady_instances(chain: Chain, run: Run) -> int:
-    """Return the number of leading instances, at least 2, from the second of which on each input stays of one kind: one
-    tensor for all instances, or made at the same distance.
-
-    2 if the second and third read different tensors that operators before the run made. A run of fewer than three
-    instances is not checked: its `times`.
-    """
-    if run.times < 3:
-        return run.times
-    here, there = (slice(run.start + run.period * (1 + more), run.end - run.period * (1 - more)) for more in (0, 1))
-    shape = (run.times - 2, run.period, -1)
-    shared = (chain.tensors[here] == chain.tensors[there]).reshape(shape)
-    as_far = (chain.distance[here] == chain.distance[there]).reshape(shape)
-    makers = chain.makers[here].reshape(shape)[0]
-    outside = (makers >= 0) & (makers < run.start) & ~shared[0]
-    good = (np.where(shared[0], shared, as_far) & ~outside).all(axis=(1, 2))
-    return 2 + (len(good) if good.all() else int(good.argmin()))
 
 
 def _instances_chained(chain: Chain, run: Run) -> bool:

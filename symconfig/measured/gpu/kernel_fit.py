@@ -301,7 +301,6 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
             weights=(),
             workspaces=(),
             modules=(),
-            discards=frozenset(),
             stops_early=False,
             boundary=ONE,
         )

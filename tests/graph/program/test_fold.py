@@ -254,19 +254,6 @@ def test_siblings_are_no_repeat() -> None:
     assert fold(w.done(total)).runs == ()
 
 
-def test_a_layer_that_reads_from_two_back_is_no_repeat_of_one_that_does_not() -> None:
-    w = Writer()
-    states = [w.point("tanh", w.fed(16))]
-    for index in range(8):
-        x = states[-1] if index < 4 else states[-2]
-        states.append(w.point("add", states[-1], w.linear(w.point("gelu", x), 16)))
-    found = w.done(w.point("exp", states[-1]))
-    folding = fold(found)
-    validate(found, folding)
-    assert [(run.start, run.times) for run in folding.runs] == [(1, 4), (13, 2)]
-    assert folding.runs[1].period == 2 * folding.runs[0].period
-
-
 def test_a_wrong_folding_is_found_out() -> None:
     found = deep("llama2-7b", 4)
     folding = fold(found)

@@ -16,7 +16,6 @@ from symconfig.api.partition import solved_partition
 from symconfig.api.partition_job import partition_job
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
-from symconfig.graph.program.torch_source.factory import tidy
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.strategies import named_rows, random_rows
 
@@ -38,7 +37,7 @@ def traced(factory: str) -> tuple[Any, Net]:
     from tools.partitions.executed.build import trace
 
     lowering = trace(factory)
-    return lowering, folded(tidy(lowering.program))
+    return lowering, folded(lowering.program)
 
 
 def built(factory: str, rows: Any, mesh: Mesh) -> Any:

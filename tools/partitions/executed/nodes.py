@@ -1,7 +1,7 @@
 """The nodes of a traced graph, each with the operator of the program that it is part of and the loops along its dims.
 
-A program says how operators split; what PyTorch runs are nodes: several of them may be one operator (a norm in five
-steps), and one may be several (a product and its bias). Here each node gets the operator that decides for it.
+A program says how operators split; what PyTorch runs are nodes, and one may be several operators (a product and its
+bias). Here each node gets the operator that decides for it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from symconfig.graph.operator import Operator
-from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
-from symconfig.graph.program.torch_source.factory import leaders
 from symconfig.graph.program.torch_source.lower import Lowering
 from symconfig.graph.program.torch_source.recorder import Recorded, Value
 
@@ -36,7 +34,7 @@ Dims = tuple[tuple[Leaf, ...], ...]  # for each dim of a tensor what it is made 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
     """operator: of the program, that decides how the node is split; None: nothing does, and a node that only looks at
-    its input in another way (`view`) follows that. steps: what the node is made of, before chains were joined.
+    its input in another way (`view`) follows that. steps: what the node is made of.
     inputs: in order of the node's tensors, one for each; outputs: of each result, None where the program has it not."""
 
     operator: str | None
@@ -54,8 +52,7 @@ class Seen:
 
 def seen(lowering: Lowering) -> Seen:
     """Return what each node of the traced graph is in the program."""
-    program = lowering.program
-    look = _Look(lowering, program, _operators(program))
+    look = _Look(lowering, {op.name: op for op in lowering.program.operators})
     return Seen(look.nodes(), look.parameters())
 
 
@@ -64,17 +61,10 @@ def tensors(node: Node) -> list[Node]:
     return [leaf for leaf in tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)]
 
 
-def _operators(program: Program) -> Mapping[str, tuple[str, Operator]]:
-    """Return, for each operator before chains were joined, the name of its chain, and itself."""
-    names = [op.name for op in program.operators]
-    return {op.name: (names[leader], op) for op, leader in zip(program.operators, leaders(program), strict=True)}
-
-
 @dataclass(slots=True)
 class _Look:
     lowering: Lowering
-    program: Program
-    operators: Mapping[str, tuple[str, Operator]]
+    operators: Mapping[str, Operator]
     axes: Axes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,14 +84,14 @@ class _Look:
     def _node(self, node: Node, value: Any) -> NodeSeen:
         steps = [self.lowering.walked.recorder.steps[n] for n in self.lowering.walked.steps.get(node, ())]
         known = [step for step in steps if step.name in self.operators]
-        known.sort(key=lambda step: -len(self.operators[step.name][1].loops))  # stable: the first of those with most
+        known.sort(key=lambda step: -len(self.operators[step.name].loops))  # stable: the first of those with most
         loops = self._loops(known)
         given = [self.lowering.walked.values.get(source) for source in tensors(node)]
         results = value if isinstance(value, (list, tuple)) else [value]
         return NodeSeen(
-            operator=self.operators[known[0].name][0] if known else None,
+            operator=known[0].name if known else None,
             view=not steps,
-            steps=tuple(self.operators[step.name][1] for step in known),
+            steps=tuple(self.operators[step.name] for step in known),
             inputs=tuple(self._dims(one, loops) for one in given),
             outputs=tuple(self._dims(one, {}) for one in results),
         )

@@ -3,9 +3,8 @@
     load_module("my_package.models:wide_resnet") -> Program
 
 `factory` finds and builds what the user names, `export` replaces what depends on the data and traces, `lower` goes
-through the traced operators by their rules, `axes` finds out which dims are one, which `lower` then names, and
-`factory.tidy` joins chains of element-wise operators. torch is imported when a module is loaded, never with this
-package.
+through the traced operators by their rules, and `axes` finds out which dims are one, which `lower` then names. torch is
+imported when a module is loaded, never with this package.
 
 To add a rule for an operator, say `aten.frobnicate`, put an entry in a table of `rules/`. Names have no overload:
 `aten.add` stands for `aten.add.Tensor` and `aten.add.Scalar`, `symconfig.dispatch` for `symconfig::dispatch`.

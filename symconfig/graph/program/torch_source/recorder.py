@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import prod
 from typing import Any
 
-from symconfig.graph.program.build import ALL, FUNCTIONS, RESHAPE, Function, Window
+from symconfig.graph.program.build import ALL, FUNCTIONS, RESHAPE, Function, Window, matching_dims
 from symconfig.graph.program.notation import statement
 from symconfig.graph.program.torch_source.axes import Axes, Group
 
@@ -159,10 +158,11 @@ class Recorder:
         if an input has one and they are floating.
         """
         loops: dict[str, Group] = {}
-        windows = tuple(how.windows)
-        for label in windows:
-            self._window(label, inputs, outputs, loops)
-        seen = [self._input_operand(name, path, value, labels, loops, windows) for value, labels in inputs]
+        sizes = {label: size for labels, out in outputs for label, size in zip(labels, out.shape, strict=True)}
+        for label in how.windows:
+            if sizes[label] > 1:
+                self._loop(label, (self.axes.new(sizes[label]),), loops)
+        seen = [self._input_operand(name, path, value, labels, loops, tuple(how.windows)) for value, labels in inputs]
         for labels, result in outputs:
             for loop, size in zip(labels, result.shape, strict=True):
                 if loop and size > 1 and loop not in loops:
@@ -179,7 +179,7 @@ class Recorder:
         keep: dims that the reshape leaves as they are keep their axes; else all dims get new ones. Dims before and
         after that hold the same elements are split together at their outermost loops.
         """
-        blocks = _matching_dims([self.axes.size(dim) for dim in value.dims], shape)
+        blocks = matching_dims([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
         new: list[str | None] = [None] * len(shape)
         for before, after in blocks:
@@ -191,22 +191,6 @@ class Recorder:
 
         out = Result(tuple(shape), value.made.element_bytes, floating=True)
         return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [(new, out)])[0]
-
-    def _window(
-        self,
-        label: str,
-        inputs: Sequence[tuple[Value, Labels]],
-        outputs: Sequence[tuple[Labels, Result]],
-        loops: dict[str, Group],
-    ) -> None:
-        """Enter a spatial loop in `loops`, with the size of the output's dim of this label: the axes of an input's dim
-        of the same size, else a new axis; none for size 1.
-        """
-        size = next(size for labels, out in outputs for at, size in zip(labels, out.shape, strict=True) if at == label)
-        given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
-        equal = [dim for dim in given if self.axes.size(dim) == size]
-        if size > 1:
-            self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
 
     def _loop(self, label: str, group: Group, loops: dict[str, Group]) -> None:
         """Enter a loop in `loops` with the axes of `group`, or with new ones parallel to them if another loop has one
@@ -253,24 +237,6 @@ class Recorder:
 
 def _numbered(name: str, number: int) -> str:
     return f"{name}.{number}" if number else name
-
-
-def _matching_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Return pairs of positions (old dims, new dims) of consecutive dims with equal products, in as many blocks as
-    possible. Dims of size 1 are in no block.
-    """
-    result: list[tuple[list[int], list[int]]] = []
-    ours = [position for position, size in enumerate(old) if size > 1]
-    theirs = [position for position, size in enumerate(new) if size > 1]
-    while ours:
-        before, after = [ours.pop(0)], [theirs.pop(0)]
-        while (a := prod(old[i] for i in before)) != (b := prod(new[o] for o in after)):
-            if a < b:
-                before.append(ours.pop(0))
-            else:
-                after.append(theirs.pop(0))
-        result.append((before, after))
-    return result
 
 
 Inputs = Sequence[tuple[Value, Labels]]

@@ -83,30 +83,12 @@ def _cast(call: Call) -> Answer:
     return pointwise(call, LINEAR, [given])
 
 
-def _glu(call: Call) -> Answer:
-    """Record one half of a dim times the sigmoid of the other half, as one operator that keeps its input. The halves
-    cannot be split between ranks.
-    """
-    x: Value = call["self"]
-    dim, labels = call["dim"] % x.rank, labels_of(x.rank)
-    halves = call.factored(x, dim, 2)
-    return call.emit(OF_INPUTS, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels, over=["half"])
-
-
 def _dropout(call: Call) -> Answer:
     x: Value = call["input"]
     if not call["train"] or not call["p"]:
         return [x, None]
     labels = labels_of(x.rank)
     return [call.emit("dropout", [(x, labels)], labels), None]
-
-
-def _scan(call: Call) -> Answer:
-    """Record an operator whose elements depend on all along the dims that `dim` or `dims` names (cumulative sums,
-    differences, flips), which cannot be split. It keeps its input.
-    """
-    labels = labels_of(call["self"].rank)
-    return call.emit(OF_INPUTS, [(call["self"], labels)], labels, over=call.named(labels, ["dim", "dims"]))
 
 
 def reduced(call: Call, x: Value, over: Sequence[int], function: Function, *, keep: bool = False) -> Value:
@@ -210,8 +192,6 @@ RULES: Mapping[str, Rule] = {
     **{names: partial(_elementwise, function) for names, function in KEPT.items()},
     "_to_copy to type_as": _cast,
     "native_dropout dropout": _dropout,
-    "glu": _glu,
-    "cumsum cumprod diff flip": _scan,
     "sum mean": partial(_reduction, LINEAR),
     "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
     "any all argmax argmin": partial(_reduction, MAXIMUM),
@@ -249,17 +229,13 @@ def _matmul(call: Call) -> Answer:
 
 
 def _einsum(call: Call) -> Answer:
-    """Record a product of two operands and return it. Without "->" the result has the letters that occur once, sorted.
-
-    Raise NotImplementedError for other numbers of operands, an ellipsis or a letter twice in one operand.
+    """Record a product of two operands and return it. Raise NotImplementedError for other numbers of operands, an
+    equation without "->", an ellipsis or a letter twice in one operand.
     """
-    terms, _, out = call["equation"].replace(" ", "").partition("->")
+    terms, arrow, out = call["equation"].replace(" ", "").partition("->")
     inputs = terms.split(",")
-    if "." in terms or len(inputs) != 2 or any(len(set(term)) < len(term) for term in inputs):
-        raise NotImplementedError("einsum of other than two operands, with ellipsis or a repeated letter")
-    if not out and "->" not in call["equation"]:
-        letters = "".join(inputs)
-        out = "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
+    if "." in terms or not arrow or len(inputs) != 2 or any(len(set(term)) < len(term) for term in inputs):
+        raise NotImplementedError("einsum of other than two operands, without ->, with ellipsis or a repeated letter")
     return call.emit("*", [(x, list(term)) for x, term in zip(call["tensors"], inputs, strict=True)], list(out))
 
 
@@ -324,24 +300,6 @@ def _index(call: Call) -> Answer:
     return call.emit(MASKED, [(table, labels), *inputs], out, over=[labels[dim] for dim in given])
 
 
-def _gather_or_scatter(call: Call) -> Answer:
-    """Record a gather or scatter by an index of the same rank along a dim that cannot be split.
-
-    Other dims of an operand that differ in size from the result's cannot be split either; tensors of another rank are
-    left out.
-    """
-    x: Value = call["self"]
-    dim, labels = call["dim"] % x.rank, labels_of(x.rank)
-    inputs: list[tuple[Value, Labels]] = []
-    whole = {labels[dim]}
-    for number, value in enumerate(value for value in call.tensors if value.rank == x.rank):
-        sizes = enumerate(zip(call.shape(value), call.result.shape, strict=True))
-        own = [labels[n] if a == b and n != dim else f"own{number}.{n}" for n, (a, b) in sizes]
-        whole |= {label for label in own if label.startswith("own")}
-        inputs.append((value, own))
-    return call.emit(MASKED, inputs, labels, over=sorted(whole))
-
-
 def _topk(call: Call) -> Answer:
     """Record the choice (topk) or sorting along a dim, as the function route, and return [values, indices], whose dim
     has the chosen elements. The dim cannot be split.
@@ -368,6 +326,5 @@ STATEMENTS: Mapping[str, Rule] = {
     "embedding": says("result[rows...,channels...] = gather(weight[row,channels...], indices[rows...])"),
     "index": _index,
     "index_select": lambda call: _look_up(call, call["self"], call["index"], call["dim"] % call["self"].rank),
-    "gather scatter scatter_add index_add": _gather_or_scatter,
     "topk sort": _topk,
 }

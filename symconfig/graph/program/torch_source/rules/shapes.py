@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate
 from math import ceil
 
-from symconfig.graph.program.build import LINEAR, NONE, OF_INPUTS, Window
+from symconfig.graph.program.build import LINEAR, MASKED, NONE, OF_INPUTS, Function, Window
 from symconfig.graph.program.torch_source.axes import Group
 from symconfig.graph.program.torch_source.recorder import Answer, Call, Result, Rule, Value, labels_of
 from symconfig.graph.program.torch_source.rules.arithmetic import pointwise, reduced
@@ -19,26 +19,17 @@ READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
 def _repeat(call: Call) -> Answer:
-    """Return a view that repeats each dim as a whole as often as `repeats` says, by a new outer axis; dims that
+    """Return a view that repeats each dim as a whole as often as `repeats` says, by a new outer axis, or, with the
+    argument `dim`, each element of that dim, by a new inner axis (key/value heads for their query heads). Dims that
     `repeats` has in addition go in front. Nothing is recorded.
     """
-    x: Value = call["self"]
-    times = call["repeats"]
-    dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
-    axes = call.recorder.axes
-    dims = [((axes.new(n),) if n > 1 else ()) + dim for n, dim in zip(times, dims, strict=True)]
-    axes.distinct(dims)
-    return Value(x.made, tuple(dims))
-
-
-def _repeat_interleave(call: Call) -> Answer:
-    """Return a view that repeats each element along a dim, as an inner axis (key/value heads for their query heads);
-    nothing is recorded.
-    """
-    x, times, dim = call["self"], call["repeats"], call["dim"]
-    axes = call.recorder.axes
-    dims = list(x.dims)
-    dims[dim] = (*dims[dim], axes.new(times)) if times > 1 else dims[dim]
+    x, times, axes = call["self"], call["repeats"], call.recorder.axes
+    if "dim" in call.args:
+        dims = list(x.dims)
+        dims[call["dim"]] = (*dims[call["dim"]], *([axes.new(times)] if times > 1 else []))
+    else:
+        given: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
+        dims = [((axes.new(n),) if n > 1 else ()) + dim for n, dim in zip(times, given, strict=True)]
     axes.distinct(dims)
     return Value(x.made, tuple(dims))
 
@@ -145,25 +136,21 @@ def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]
     return call.emit(LINEAR, given, out, result=result, over=["part"], traffic=GRADIENT_IN_PLACE)
 
 
-def _pad_or_write(call: Call) -> Answer:
-    """Record padding, rolling, resampling or a write into a copy, as one operator of all tensor arguments.
-
-    Dims in which an argument differs from the result, and dims in the argument `dims`, cannot be split.
+def _moved(function: Function, call: Call) -> Answer:
+    """Record an operator whose elements depend on all along some dims, as one operator of all tensor arguments, with
+    the dims aligned at the last one. Dims in which an argument differs from the result, and those that the arguments
+    `dim` and `dims` name, cannot be split.
     """
-    values = call.tensors
-    shape = call.result.shape
-    inputs, moved = [], set[str]()
-    for number, value in enumerate(values):
-        labels: list[str | None] = []
-        for position, size in enumerate(call.shape(value)):
-            at = position + len(shape) - value.rank
-            same = size == shape[at]
-            labels.append(f"d{at}" if same else f"own{number}.{position}")
-            moved |= set() if same or size == 1 else {f"own{number}.{position}", f"d{at}"}
+    shape, out = call.result.shape, labels_of(len(call.result.shape))
+    inputs, moved = [], {*call.named(out, ["dim", "dims"])}
+    for number, value in enumerate(call.tensors):
+        labels = list(out[len(out) - value.rank :])
+        for position, (size, new) in enumerate(zip(call.shape(value), shape[len(out) - value.rank :], strict=True)):
+            if size not in (1, new):
+                moved |= {labels[position], f"own{number}.{position}"}
+                labels[position] = f"own{number}.{position}"
         inputs.append((value, labels))
-    out = labels_of(len(shape))
-    moved |= {out[dim] for dim in call.args.get("dims") or ()}
-    return call.emit(LINEAR, inputs, out, over=sorted(moved))
+    return call.emit(function, inputs, out, over=sorted(moved))
 
 
 def _select_scatter(call: Call) -> Answer:
@@ -182,17 +169,6 @@ def _detach(call: Call) -> Answer:
     return call.emit(LINEAR, [(x, labels)], labels, result=replace(call.result, floating=False), traffic=NONE)
 
 
-def _pixel_shuffle(call: Call) -> Answer:
-    """Return […, c * r * r, h, w] as […, c, h * r, w * r]: a view; a copy is recorded only if the channels cannot be
-    split into c, r and r (`Call.viewed`).
-    """
-    x, times = call["self"], call["upscale_factor"]
-    *outer, channels, height, width = call.shape(x)
-    dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])
-    *front, c, one, other, h, w = dims.dims
-    return Value(dims.made, (*front, c, h + one, w + other))
-
-
 # Rules that read nothing: a constant seen otherwise is still that constant.
 IN_PLACE: Mapping[str, Rule] = {
     "clone contiguous alias lift_fresh_copy lift_fresh": lambda call: call["self"],
@@ -205,19 +181,19 @@ IN_PLACE: Mapping[str, Rule] = {
 }
 RULES: Mapping[str, Rule] = {
     "broadcast_tensors": lambda call: [call.recorder.repeated(value, call.result.shape) for value in call["tensors"]],
-    "repeat": _repeat,
-    "repeat_interleave": _repeat_interleave,
+    "repeat repeat_interleave": _repeat,
     "slice": _slice,
     "select unbind": _select_or_unbind,
     "split split_with_sizes chunk tensor_split": _split,
     "cat": _cat,
     "stack": lambda call: _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape),
-    "pad constant_pad_nd roll slice_scatter copy": _pad_or_write,
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _pad_or_write,
-    "upsample_bicubic2d upsample_trilinear3d": _pad_or_write,
+    "pad constant_pad_nd roll slice_scatter copy": partial(_moved, LINEAR),
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d": partial(_moved, LINEAR),
+    "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d": partial(_moved, LINEAR),
+    "cumsum cumprod diff flip": partial(_moved, OF_INPUTS),
+    "gather scatter scatter_add": partial(_moved, MASKED),
     "select_scatter": _select_scatter,
     "detach": _detach,
-    "pixel_shuffle": _pixel_shuffle,
 }
 
 
@@ -243,29 +219,6 @@ def _convolution(call: Call) -> Answer:
         part="product" if call["bias"] else "",
         result=call.of([out[0], *call.shape(weight)[:2], *out[2:]]),
         windows=dict(zip(space, windows, strict=True)),
-    )
-    return _biased(call, y, len(kernel))
-
-
-def _transposed(call: Call) -> Answer:
-    """Record a transposed convolution as a product (each element makes one window), and its bias if there is one.
-
-    Raise NotImplementedError unless the stride is the window, without padding and groups.
-    """
-    x, weight = call["input"], call["weight"]
-    shape, kernel = call.shape(x), call.shape(weight)[2:]
-    side = list(call["stride"]) == kernel and not any((*call["padding"], *call["output_padding"]))
-    if not side or call["groups"] != 1:
-        raise NotImplementedError("windows that overlap, or groups")
-    space, inner = labels_of(len(kernel)), [f"k{n}" for n in range(len(kernel))]
-    out = ["n", "out", *(label for pair in zip(space, inner, strict=True) for label in pair)]
-    size = [size for pair in zip(shape[2:], kernel, strict=True) for size in pair]
-    y = call.emit(
-        "*",
-        [(x, ["n", "in", *space]), (weight, ["in", "out", *inner])],
-        out,
-        part="product" if call["bias"] else "",
-        result=call.of([shape[0], call.result.shape[1], *size]),
     )
     return _biased(call, y, len(kernel))
 
@@ -332,7 +285,6 @@ def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[in
 
 WINDOWS: Mapping[str, Rule] = {
     "convolution conv1d conv2d conv3d": _convolution,
-    "conv_transpose1d conv_transpose2d conv_transpose3d": _transposed,
     "max_pool1d max_pool2d max_pool3d": partial(_pool, True),
     "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices": partial(_pool, True),
     "avg_pool1d avg_pool2d avg_pool3d": partial(_pool, False),
