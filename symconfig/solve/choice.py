@@ -232,9 +232,7 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
     split = None if chunks is None else plainest(pp, chunks, request.limits.layouts)
     if split is None or (split == prospect.split and problem.first == prospect.block_layers):
         return
-    first = problem.first if problem.first < split.longest_chunk else 0
-    choice = PLAIN if prospect.block_layers and not problem.first else prospect.choice
-    laid = prospect.having(split=split, **recomputing(choice, first))
+    laid = prospect.cut(split, problem.first)
     its = costed(laid)
     if _fits(laid, its):
         yield laid, its

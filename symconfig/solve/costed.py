@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from symconfig.cost.blocks import KEPT
+from symconfig.cost.blocks import KEPT, BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.optimizer import between_ends_s, copies_s
@@ -89,23 +89,25 @@ def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
 
     known: its `sizes`, if the machine's constants are arrays with one value per copy; None: one point, from the cache.
     """
-    return detailed(prospect, table_alone(prospect) if known is None else table_of(prospect, known))
+    if known is None:
+        return detailed(prospect, table_of(prospect))
+    return detailed(prospect, _table(_costs(prospect, known), choices_of(prospect), prospect))
 
 
-def table_alone(prospect: Prospect) -> Table:
-    """Return the cost table of a candidate's blocks at its point.
+def table_of(prospect: Prospect, where: Lattice | None = None) -> Table:
+    """Return the cost table of a candidate's blocks at the points of `where`; None: at its own point.
 
-    Cached by the model's structure, scheme, lattice numbers, framework, recompute choices and machine.
+    Cached by the model's structure, scheme, lattice numbers, framework, machine and recompute choices.
     """
-    request, where = prospect.request, sizes(prospect, 1)
+    request, where = prospect.request, where or sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
-    same = structure(request.model), prospect.scheme, numbers, request.framework, choices_of(prospect)
-    return _table_once(_Point((*same, prospect.machine.key), prospect, where))
+    key = structure(request.model), prospect.scheme, numbers, request.framework, prospect.machine.key
+    return _table_once(_Points(key, prospect, where), choices_of(prospect))
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
-    """A candidate's point as a cache key: equal to all points where blocks cost the same."""
+class _Points:
+    """A candidate's points as a cache key: equal to all points where blocks cost the same."""
 
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
@@ -113,21 +115,31 @@ class _Point:
 
 
 @lru_cache(maxsize=512)
-def _table_once(point: _Point) -> Table:
-    return table_of(point.prospect, point.where)
+def _table_once(points: _Points, choices: tuple[Choice, ...]) -> Table:
+    return _table(_costs_once(points), choices, points.prospect)
+
+
+@lru_cache(maxsize=512)
+def _costs_once(points: _Points) -> tuple[BlockCost, ...]:
+    return _costs(points.prospect, points.where)
+
+
+def _costs(prospect: Prospect, where: Lattice) -> tuple[BlockCost, ...]:
+    """Return the costs of a candidate's blocks at the points of `where`."""
+    request = prospect.request
+    of_kind = derived(request.model, request.framework.implementation, prospect.scheme)
+    return block_costs(of_kind, where, prospect.machine, request.framework)
+
+
+def _table(costs: tuple[BlockCost, ...], choices: tuple[Choice, ...], prospect: Prospect) -> Table:
+    """Return the table of these costs of a candidate's blocks under recompute choices."""
+    policies = resolve({cost.derived.name: cost.derived for cost in costs}, choices)
+    return table(costs, choices, policies, prospect.machine, prospect.request.framework)
 
 
 def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
     """Return the recompute choices that a candidate's cost needs: its own, or none and full for the first layers."""
     return (PLAIN, WHOLE) if prospect.block_layers else (prospect.choice,)
-
-
-def table_of(prospect: Prospect, where: Lattice) -> Table:
-    """Return the cost table of a candidate's blocks at the points of `where`: its own point or copies of it."""
-    request, gpu, choices = prospect.request, prospect.machine, choices_of(prospect)
-    of_kind = derived(request.model, request.framework.implementation, prospect.scheme)
-    costs = block_costs(of_kind, where, gpu, request.framework)
-    return table(costs, choices, resolve(of_kind, choices), gpu, request.framework)
 
 
 def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = None) -> Costed:

@@ -69,6 +69,17 @@ class Prospect:
         of_split = {} if split is None else stages_of_split(split)
         return replace(self, split=split or self.split, configuration=replace(self.configuration, **of_split | fields))
 
+    def cut(self, split: Split, first: int) -> Prospect:
+        """Return a copy with the chunks of `split` and, if it recomputes first layers, the first `first` of each chunk.
+
+        For 0 layers it recomputes none, for the longest chunk's all. Other policies stay.
+        """
+        recomputed = dict[str, Any]()
+        if self.block_layers:
+            policy = self.choice if first else Choice()
+            recomputed = recomputing(policy, first if first < split.longest_chunk else 0)
+        return self.having(split=split, vpp=split.vpp, **recomputed)
+
     @property
     def beside_another(self) -> bool:
         """Return whether the experts' all-to-all overlaps with the computation of another microbatch."""
