@@ -195,9 +195,18 @@ def refine(weighed: Incumbents) -> int:
 
     Incumbents and `worst_s` are reset. Each incumbent and nearly fitting candidate is added again if it fits, and so is
     its variant with the layers per stage that the stage solver finds (`_with_fastest_layers`), even if only the variant
-    fits.
+    fits. Those beyond KEPT_WITHIN times the best of their family, or of the last family to be shown, are dropped.
     """
-    simulated, every = 0, [*weighed.best, *weighed.nearly]
+    best = dict[Family, float]()
+    for prospect in weighed.best:
+        best.setdefault(family(prospect), prospect.score)
+    last = [*best.values(), *[np.inf] * weighed.shown][weighed.shown - 1]
+    every = [
+        each
+        for each in (*weighed.best, *weighed.nearly)
+        if each.score <= KEPT_WITHIN * min(best.get(family(each), np.inf), last)
+    ]
+    simulated = 0
     weighed.families.clear()
     weighed.worst_s = np.inf
     for prospect in every:
