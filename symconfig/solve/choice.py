@@ -131,13 +131,13 @@ class Incumbents:
 
     top: number of families to keep; shown: number of families kept however slow they are, others only if near the best.
     families: for each family and micro-batch the best candidate by complexity. nearly: candidates that do not fit but
-    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. exhaustive: do
-    not prune by bounds. any_will_do: stop at the first plan that fits.
+    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. any_will_do:
+    stop at the first plan that fits. worst_s: score that a candidate must beat to be shown; branches whose lower bound
+    is above it are pruned.
     """
 
     top: int
     shown: int
-    exhaustive: bool = False
     any_will_do: bool = False
     families: dict[tuple[Family, int], dict[int, Prospect]] = field(default_factory=dict)
     nearly: list[Prospect] = field(default_factory=list)
@@ -146,12 +146,7 @@ class Incumbents:
     feasible: int = 0
     simulated: int = 0
     refused: Refused = field(default_factory=Refused)
-    worst_s: float = float("inf")  # score that a candidate must beat to be shown
-
-    @property
-    def cutoff_s(self) -> float:
-        """Return the lower bound above which a branch is pruned; infinite for an exhaustive search."""
-        return float("inf") if self.exhaustive else self.worst_s
+    worst_s: float = float("inf")
 
     def add(self, prospect: Prospect) -> None:
         """Add a candidate unless one of its group is at least as simple and not behind it in `order`; update `worst_s`.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -32,11 +33,12 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
 from symconfig.solve import costed as details
+from symconfig.solve.choice import Incumbents
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
-from symconfig.solve.run import requests
+from symconfig.solve.run import requests, weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
 from symconfig.solve.split import Split, most_chunks, splits
@@ -357,3 +359,20 @@ def _recomputes(wanted: Request, split: Split) -> Iterator[tuple[Choice, int]]:
 def _weights(wanted: Request, scheme: Scheme) -> dict[str, float]:
     """FLOPs of each kind of block, by which uneven splits are balanced."""
     return block_flops(derived(wanted.model, wanted.framework.implementation, scheme), constants(wanted))
+
+
+class Unpruned(Incumbents):
+    """Incumbents that no candidate must beat."""
+
+    @property
+    def worst_s(self) -> float:  # type: ignore[override]
+        return float("inf")
+
+    @worst_s.setter
+    def worst_s(self, value: float) -> None: ...
+
+
+def unpruned(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, top: int) -> Incumbents:
+    """Return the incumbents of a search that prunes nothing by its bounds."""
+    with patch("symconfig.solve.run.Incumbents", Unpruned):
+        return weigh_all(model, cluster, asked, top)
