@@ -214,11 +214,6 @@ class Framework:
         """
         return self.engine and not self.accumulated_bytes
 
-    @property
-    def evaluated(self) -> tuple[object, ...]:
-        """Return the fields that a block's cost depends on before overlap and CUDA graphs; equal keys, equal costs."""
-        return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
-
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
         """Return the vocabulary size padded to a multiple of vocab_multiple * tp."""
         multiple = self.vocab_multiple * tp

@@ -13,7 +13,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
-from symconfig.format import several
 from symconfig.frameworks.programs import of_program
 from symconfig.solve import candidate
 from symconfig.solve.choice import Incumbents
@@ -82,7 +81,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
         return replace(unreachable, hint=unreachable.hint or _nearest_pins(model, cluster, job, wanted, [name]))
     refused = weighed.refused
     reasons = _stages_refused(wanted) or [
-        f"{refused.reasons[name]} ({several(count, 'point')})" for name, count in refused.counts.most_common(4)
+        f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)
     ]
     gpus, batch = int(job.gpus), job.global_batch_size
     lower = batch // gpus * gpus

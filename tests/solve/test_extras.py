@@ -95,7 +95,7 @@ def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: 
     pins = {"activation_offload": "0", "optimizer_offload": "0", "etp": "1", "cp": "1", "recompute": "none"}
     asked = job(4, 4, 4096, **OPEN, pins=pins)
     cluster = tight(MIXTURE, 0.9, "h100")
-    expected = naive.weigh(MIXTURE, cluster, asked, monkeypatch)
+    expected = naive.weigh(MIXTURE, cluster, asked)
     found = unpruned(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000)
     steps = {naive.place(each): each.step_s for each in found.best}
     assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
