@@ -96,13 +96,15 @@ def _simulated(times: Times, shape: Shape, paired: bool) -> Timeline:
     return Timeline(schedule=schedule, shape=shape, times=times, tracks=tuple(stage.track() for stage in stages))
 
 
+Results = tuple[tuple[int, bool], ...]  # (index, whether it is sent to another stage) of each
+
+
 class _Order(NamedTuple):
     """One stage's tasks in order; and by task the result that it needs, and those that are there at its end, by index.
 
     pairs: indices of the forwards that run together with the backward after them, at whose end both results are there.
-    received: whether the input comes from another stage. made: (index, whether it is sent to another stage) of each
-    result. first: the task with each chunk's first forward. reduced: each chunk, with the place of its last backward
-    among `backwards`, rising.
+    received: whether the input comes from another stage. first: the task with each chunk's first forward. reduced: each
+    chunk, with the place of its last backward among `backwards`, rising.
     """
 
     tasks: tuple[Task, ...]
@@ -110,7 +112,7 @@ class _Order(NamedTuple):
     pairs: range
     needs: list[int]
     received: list[bool]
-    made: list[tuple[tuple[int, bool], ...]]
+    made: list[Results]
     first: dict[int, int]
     backwards: list[int]
     reduced: list[tuple[int, int]]
@@ -129,7 +131,7 @@ def _orders(shape: Shape, paired: bool) -> tuple[_Order, ...]:
     result = []
     for tasks, warm in orders(shape, paired):
         pairs = range(warm, len(tasks) - warm, 2) if paired else range(0)
-        made = [((index[kind][c] + j, goes[kind][c]),) for kind, c, j in tasks]
+        made: list[Results] = [((index[kind][c] + j, goes[kind][c]),) for kind, c, j in tasks]
         for n in pairs:
             made[n : n + 2] = (), made[n] + made[n + 1]
         backwards = [n for n, task in enumerate(tasks) if task[0] == BACKWARD]
