@@ -242,7 +242,7 @@ def evaluate(
 def with_overlap(cost: BlockCost, framework: Framework) -> BlockCost:
     """Return a copy of a block's costs with this framework's overlap and CUDA graphs applied.
 
-    cost: evaluated for a framework whose `evaluated` is the same. If the framework overlaps experts' all-to-alls with
+    cost: evaluated for a framework that differs in overlap and graphs alone. If it overlaps experts' all-to-alls with
     another microbatch and the block has some, `paired` is set, their exposed seconds are those beside it, `hidden_s` is
     what that saves in forward and backward (else 0), and without graphs the host takes PAIRED_HOST times as long.
     Operators that CUDA graphs replay cost the host nothing.

@@ -52,17 +52,12 @@ class Orthogonal:
     """An optimizer that orthogonalises matrices of layers (Muon) instead of stepping them element by element.
 
     state: bytes per element, the master weight included. touched: bytes moved per element, as `Framework.adam_bytes`.
-    iterations: of Newton-Schulz. At ZeRO 1 matrices are assigned to ranks undivided, bucket by bucket. bucket,
-    bucket_of_rank: the least elements of a bucket, in all and per rank. filled: a bucket is closed once it has this
-    share of its largest matrix on every rank.
+    iterations: of Newton-Schulz. At ZeRO 1 matrices are assigned to ranks undivided.
     """
 
     state: float
     touched: float
     iterations: int
-    bucket: float
-    bucket_of_rank: float
-    filled: float
     over_tensor: OverTensor = OverTensor.BLOCKWISE
 
 
@@ -218,11 +213,6 @@ class Framework:
         Transformer Engine does (module/base.py, get_dummy_wgrad), unless a kernel of its own adds them.
         """
         return self.engine and not self.accumulated_bytes
-
-    @property
-    def evaluated(self) -> tuple[object, ...]:
-        """Return the fields that a block's cost depends on before overlap and CUDA graphs; equal keys, equal costs."""
-        return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
         """Return the vocabulary size padded to a multiple of vocab_multiple * tp."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +27,8 @@ from symconfig.schedule.timeline import (
     Window,
     orders,
     problem,
+    receives,
+    sends,
 )
 
 MOST_TASKS = 2**18  # of a step that is simulated whole; a longer one is extrapolated
@@ -82,47 +87,94 @@ def _simulated(times: Times, shape: Shape, paired: bool) -> Timeline:
     """
     paired = paired and shape.vpp > 1
     schedule = ONE_F_ONE_B if shape.vpp == 1 else PAIRED_INTERLEAVED if paired else INTERLEAVED
-    arrived: list[float | None] = [None] * (2 * shape.pp * shape.vpp * shape.m) + [0.0]
-    stages = [_Stage(times, shape, stage, paired, *order) for stage, order in enumerate(orders(shape, paired))]
-    waiting = stages
+    # When each result is at the stage that needs it, None before; last, the model's inputs.
+    arrived: list[float | None] = [None] * (2 * shape.pp * shape.vpp * shape.m) + [0.0] * shape.m
+    stages = [_Stage(times, shape, stage, order) for stage, order in enumerate(_orders(shape, paired))]
+    waiting = [stage.run(arrived) for stage in stages]
     while waiting:
-        for stage in waiting:
-            stage.advance(arrived)
-        waiting = [stage for stage in waiting if len(stage.ends) < len(stage.tasks)]
+        waiting = [run for run in waiting if next(run, "done") is None]
     return Timeline(schedule=schedule, shape=shape, times=times, tracks=tuple(stage.track() for stage in stages))
+
+
+Results = tuple[tuple[int, bool], ...]  # (index, whether it is sent to another stage) of each
+
+
+class _Order(NamedTuple):
+    """One stage's tasks in order; and by task the result that it needs, and those that are there at its end, by index.
+
+    pairs: indices of the forwards that run together with the backward after them, at whose end both results are there.
+    received: whether the input comes from another stage. first: the task with each chunk's first forward. reduced: each
+    chunk, with the place of its last backward among `backwards`, rising.
+    """
+
+    tasks: tuple[Task, ...]
+    warm: int
+    pairs: range
+    needs: list[int]
+    received: list[bool]
+    made: list[Results]
+    first: dict[int, int]
+    backwards: list[int]
+    reduced: list[tuple[int, int]]
+
+
+@lru_cache(maxsize=8)
+def _orders(shape: Shape, paired: bool) -> tuple[_Order, ...]:
+    """Return the order of each stage; results are numbered by kind, chunk and microbatch, then the inputs. Cached."""
+    m, chunks = shape.m, range(shape.pp * shape.vpp)
+    index = [c * m for c in chunks], [(len(chunks) + c) * m for c in chunks]
+    # A forward needs the one before, a backward the one behind; the last backward the last forward.
+    needed = [2 * len(chunks) * m, *index[FORWARD][:-1]], [*index[BACKWARD][1:], index[FORWARD][-1]]
+    comes, goes = (
+        [[each(shape, (kind, c, 0)) for c in chunks] for kind in (FORWARD, BACKWARD)] for each in (receives, sends)
+    )
+    result = []
+    for tasks, warm in orders(shape, paired):
+        pairs = range(warm, len(tasks) - warm, 2) if paired else range(0)
+        made: list[Results] = [((index[kind][c] + j, goes[kind][c]),) for kind, c, j in tasks]
+        for n in pairs:
+            made[n : n + 2] = (), made[n] + made[n + 1]
+        backwards = [n for n, task in enumerate(tasks) if task[0] == BACKWARD]
+        result.append(
+            _Order(
+                tasks=tasks,
+                warm=warm,
+                pairs=pairs,
+                needs=[needed[kind][c] + j for kind, c, j in tasks],
+                received=[comes[kind][c] for kind, c, _ in tasks],
+                made=made,
+                first={c: n for n, (kind, c, j) in enumerate(tasks) if kind == FORWARD and j == 0},
+                backwards=backwards,
+                reduced=[(place, tasks[n][1]) for place, n in enumerate(backwards) if tasks[n][2] == m - 1],
+            )
+        )
+    return tuple(result)
 
 
 class _Stage:
     """One stage of a run: its clock, and its channel, on which data-parallel collectives follow one another.
 
-    until: when the channel is free; work that starts before is slower. ready: when the weights of a chunk's first
-    forward are there, by the task's index. reductions: the chunks whose reduction may start after a task, by its index.
+    own_s: seconds of each task's work, a pair's with its backward. until: when the channel is free; work that starts
+    before is slower. ready: when the weights of a chunk's first forward are there, by the task's index. reductions: the
+    chunks whose reduction may start after a task, by its index.
     """
 
-    def __init__(
-        self, times: Times, shape: Shape, stage: int, paired: bool, tasks: tuple[Task, ...], warm: int
-    ) -> None:
-        """Create a stage at time 0, with its gathers queued and its reductions placed. tasks, warm: as of `orders`.
-
-        paired: tasks after the warm-up are in pairs of a forward and a backward. `times.slow` multiplies the seconds of
-        work.
-        """
-        self.times, self.shape, self.stage = times, shape, stage
-        self.tasks, self.warm = tasks, warm
-        self.pairs = (warm, len(tasks) - warm) if paired else (len(tasks), 0)  # forwards and backwards in turn
+    def __init__(self, times: Times, shape: Shape, stage: int, order: _Order) -> None:
+        """Create a stage at time 0, with its gathers queued and its reductions placed."""
+        self.times, self.shape, self.stage, self.order = times, shape, stage, order
         slow = float(np.broadcast_to(times.slow, shape.pp)[stage])
         backward = times.recompute[stage] + times.backward[stage] + times.weight[stage]
-        self.seconds: tuple[list[float], list[float]] = (
-            (times.forward[stage] * slow).tolist(),
-            (backward * slow).tolist(),
-        )
-        saved = np.zeros(shape.vpp) if times.paired is None else times.paired[stage] / 2.0
-        self.saved_s: list[float] = (saved * slow).tolist()
+        seconds = (times.forward[stage] * slow).tolist(), (backward * slow).tolist()
+        self.own_s: list[float] = [seconds[kind][chunk // shape.pp] for kind, chunk, _ in order.tasks]
+        saved_s = ((np.zeros(shape.vpp) if times.paired is None else times.paired[stage] / 2.0) * slow).tolist()
+        for n in order.pairs:
+            other, own = (order.tasks[each][1] // shape.pp for each in (n, n + 1))
+            self.own_s[n + 1] += self.own_s[n]
+            self.own_s[n + 1] -= saved_s[own] + saved_s[other]
+            self.own_s[n] = 0.0
         self.hide: list[float] = np.broadcast_to(times.hide, times.forward.shape)[stage].tolist()
         # of a chunk's own first forward, with which its gather overlaps
-        self.overlapped_s: list[float] = [
-            share * own for share, own in zip(self.hide, self.seconds[FORWARD], strict=True)
-        ]
+        self.overlapped_s: list[float] = [share * own for share, own in zip(self.hide, seconds[FORWARD], strict=True)]
         self.clock = self.until = 0.0
         self.starts: list[float] = []
         self.ends: list[float] = []
@@ -146,11 +198,7 @@ class _Stage:
         gather, start = self.times.gather, self.times.gathers
         if gather is None:
             return
-        first: dict[int, int] = {}
-        for n, (kind, chunk, _) in enumerate(self.tasks):
-            if kind == FORWARD:
-                first.setdefault(chunk, n)
-        for chunk, n in first.items():
+        for chunk, n in self.order.first.items():
             self.ready[n] = 0.0
             if start is not Start.ON_DEMAND:
                 self._occupy("gather", chunk, self.until, gather)
@@ -167,66 +215,39 @@ class _Stage:
         """
         if self.times.reduce is None:
             return
-        backwards = [n for n, (kind, *_) in enumerate(self.tasks) if kind == BACKWARD]
-        last = {self.tasks[n][1]: place for place, n in enumerate(backwards)}
-        for chunk, place in sorted(last.items(), key=lambda item: item[1]):
+        backwards = self.order.backwards
+        for place, chunk in self.order.reduced:
             behind = 0 if self.hide[chunk // self.shape.pp] > 0 else self.stage
             n = backwards[min(place + behind, len(backwards) - 1)]
-            self.reductions[len(self.tasks) if self.times.reduces is Start.APART else n].append(chunk)
+            self.reductions[len(self.own_s) if self.times.reduces is Start.APART else n].append(chunk)
 
-    def advance(self, arrived: list[float | None]) -> None:
-        """Run tasks until one waits for a message; record starts, ends and the clock, and add results to `arrived`.
+    def run(self, arrived: list[float | None]) -> Iterator[None]:
+        """Run all tasks in order; yield None each time the next one's input has not arrived.
 
-        A task starts when clock, message and, for a first forward, weights are there. It takes its seconds, busy_s more
-        if a message came from another stage, and contention slows it while the channel is busy. Of a pair the forward
-        takes none, and the backward has both, less the saved seconds. A result is there at the end, lag_s later on
-        another stage. Then reductions that wait for the task are queued.
-
-        arrived: by kind, chunk and microbatch, when a forward's output or a backward's gradient is at the stage that
-        needs it; at -1 the model's input; None while it is not made. Mutated.
+        A task starts when clock, input and, for a first forward, weights are there. It takes its seconds, busy_s more
+        if the input came from another stage, and contention slows it while the channel is busy. Its results are there
+        at its end, lag_s later on another stage; their times are written to `arrived`. Then reductions that wait for
+        the task are queued.
         """
-        (pp, vpp, m, _), times, tasks = self.shape, self.times, self.tasks
+        times, order, clock = self.times, self.order, 0.0
         busy_s, lag_s, contention = times.busy_s, times.lag_s, times.contention
-        last, far = pp * vpp - 1, pp > 1
-        first_pair, pairs_end = self.pairs
-        clock, n = self.clock, len(self.ends)
-        while n < len(tasks):
-            kind, chunk, microbatch = tasks[n]
-            end = last if kind else 0  # the chunk that needs nothing of another one in this direction
-            made = (kind * (last + 1) + chunk) * m + microbatch
-            inner = far and chunk != end
-            before = (
-                -1 if made < m else made - m if kind == FORWARD else made + m if chunk < last else last * m + microbatch
-            )
-            there = arrived[before]
-            if there is None:
-                break
-            own_s = self.seconds[kind][chunk // pp]
-            partner = -1
-            if first_pair <= n < pairs_end:
-                if kind == FORWARD:
-                    own_s = 0.0  # its work is in the backward's time
-                else:
-                    _, other, of = tasks[n - 1]
-                    partner = other * m + of
-                    own_s += self.seconds[FORWARD][other // pp]
-                    own_s -= self.saved_s[chunk // pp] + self.saved_s[other // pp]
+        every = enumerate(zip(self.own_s, order.needs, order.received, order.made, strict=True))
+        for n, (own_s, needed, received, made) in every:
+            while (there := arrived[needed]) is None:
+                yield
             if n in self.ready:
                 clock = self._with_weights(n, clock, there)
             start = there if there > clock else clock
-            takes = own_s + busy_s if inner else own_s
+            takes = own_s + busy_s if received else own_s
             if start < self.until:
                 takes = min(takes / (1.0 - contention), takes + contention * (self.until - start))
             clock = start + takes
-            if partner >= 0:
-                arrived[partner] = clock + lag_s if far and partner < last * m else clock
-            if kind or not first_pair <= n < pairs_end:
-                arrived[made] = clock + lag_s if far and chunk != last - end else clock
+            for result, sent in made:
+                arrived[result] = clock + lag_s if sent else clock
             if n in self.reductions:
                 clock = self._reduced(n, clock, own_s)
             self.starts.append(start)
             self.ends.append(clock)
-            n += 1
         self.clock = clock
 
     def _with_weights(self, n: int, clock: float, arrived_s: float) -> float:
@@ -237,7 +258,7 @@ class _Stage:
         """
         if self.times.gather is None or self.times.gathers is not Start.ON_DEMAND:
             return max(clock, self.ready[n])
-        chunk, start = self.tasks[n][1], max(clock, arrived_s, self.until)
+        chunk, start = self.order.tasks[n][1], max(clock, arrived_s, self.until)
         self._occupy("gather", chunk, start, self.times.gather)
         return max(start, self.until - self.overlapped_s[chunk // self.shape.pp])
 
@@ -261,8 +282,8 @@ class _Stage:
 
         It finishes at its clock or the end of its channel's last collective, whichever is later.
         """
-        if len(self.tasks) in self.reductions:
+        if len(self.own_s) in self.reductions:
             self.hide = [0.0] * self.shape.vpp
-            self._reduced(len(self.tasks), self.clock, 0.0)
+            self._reduced(len(self.own_s), self.clock, 0.0)
         times = np.array(self.starts), np.array(self.ends)
-        return Track(self.tasks, self.warm, *times, tuple(self.windows), max(self.clock, self.until))
+        return Track(self.order.tasks, self.order.warm, *times, tuple(self.windows), max(self.clock, self.until))

@@ -21,7 +21,7 @@ The levels, in the order in which their choices are fixed. A lower bound holds f
    first layers of each chunk only the fewest that fit: memory falls and time grows with their number.
 
 A branch is pruned when its bound is above the cutoff, the score of the worst incumbent that would still be shown
-(`Incumbents.cutoff_s`), or when its relaxation does not fit: in `NEARLY` of the budget where there are several stages,
+(`Incumbents.worst_s`), or when its relaxation does not fit: in `NEARLY` of the budget where there are several stages,
 which `refine` may lay out in another way. `Incumbents.refused` counts what constraints and memory removed.
 tests/solve/test_bounds.py holds each bound against the exact costs of all that lies below it.
 """
@@ -176,20 +176,20 @@ def branch_and_bound(
     """
     grids = [(scheme, points(requests[0], scheme, found.refused)) for scheme in schemes(requests[0])]
     for some in (requests[:1], requests[1:]):
-        if found.cutoff_s < np.inf:
+        if found.worst_s < np.inf:
             grids = [(scheme, grid) for scheme, grid in grids if grid.size]
             bounds = [computed_s(requests[0], machine, *each) for each in grids]
-            grids = [(scheme, grid.at(s <= found.cutoff_s)) for (scheme, grid), s in zip(grids, bounds, strict=True)]
+            grids = [(scheme, grid.at(s <= found.worst_s)) for (scheme, grid), s in zip(grids, bounds, strict=True)]
         every = [
             piece
             for scheme, grid in grids
-            for piece in pieces(some, machine, scheme, grid, found.refused, found.cutoff_s)
+            for piece in pieces(some, machine, scheme, grid, found.refused, found.worst_s)
         ]
         every.sort(key=lambda piece: float(piece.least_s[0]))
         for number, piece in enumerate(every):
             if progress and found.candidates:
                 progress(f"{found.candidates:,} candidates weighed", number / len(every))
-            if piece.least_s[0] > found.cutoff_s:
+            if piece.least_s[0] > found.worst_s:
                 break
             for batch in _batches(piece, found):
                 _evaluate(batch, found)
@@ -198,7 +198,7 @@ def branch_and_bound(
 
 
 def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
-    """Yield batches of the piece's points in every pipeline and split whose lower bound is within `found.cutoff_s`.
+    """Yield batches of the piece's points in every pipeline and split whose lower bound is within `found.worst_s`.
 
     Grouped by kind of pipeline (one stage, several stages, several chunks a stage), the kind with the lowest bound
     first, and in each by ascending bound; a kind ends where its bound exceeds the cutoff of that moment. Degrees that
@@ -220,12 +220,12 @@ def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
         pp, vpp = (np.array([getattr(split, name) for split, _ in each])[which] for name in ("pp", "vpp"))
         least = _even_s(piece, pp, vpp, chosen)
         order = np.argsort(least, kind="stable")
-        order = order[least[order] <= found.cutoff_s]
+        order = order[least[order] <= found.worst_s]
         if order.size:
             laid.append((least[order], [split for split, _ in each], which[order], chosen[order]))
     for least, some, which, chosen in sorted(laid, key=lambda one: float(one[0][0])):
         for start in range(0, which.size, LAID):
-            if least[start] > found.cutoff_s:
+            if least[start] > found.worst_s:
                 break
             part = slice(start, start + LAID)
             yield from _sharded(piece, some, which[part], chosen[part], found)
@@ -271,7 +271,7 @@ def _sharded(
     runnable = list(settings(piece, pipelines, where))
     bound = bound_s(low, where, runnable[0][0]) if runnable else np.full(chosen.size, np.inf)
     order = np.argsort(bound, kind="stable")
-    for setting, runs in runnable if bound.min() <= found.cutoff_s else ():
+    for setting, runs in runnable if bound.min() <= found.worst_s else ():
         floor = bound_bytes(low, where, setting)  # [offloads, points]
         may = runs & (floor <= piece.budget * np.where(pipelines.pp > 1, NEARLY, 1.0))
         if may.any():
@@ -288,7 +288,7 @@ def _sharded(
         width = max(1, BATCH // (len(piece.choices) * len(setting.offload)))
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
-            part = part[least[part] <= found.cutoff_s]
+            part = part[least[part] <= found.worst_s]
             if not part.size:
                 continue
             mine = replace(setting, pipelines=setting.pipelines.at(part))

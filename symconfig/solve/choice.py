@@ -131,13 +131,13 @@ class Incumbents:
 
     top: number of families to keep; shown: number of families kept however slow they are, others only if near the best.
     families: for each family and micro-batch the best candidate by complexity. nearly: candidates that do not fit but
-    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. exhaustive: do
-    not prune by bounds. any_will_do: stop at the first plan that fits.
+    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. any_will_do:
+    stop at the first plan that fits. worst_s: score that a candidate must beat to be shown; branches whose lower bound
+    is above it are pruned.
     """
 
     top: int
     shown: int
-    exhaustive: bool = False
     any_will_do: bool = False
     families: dict[tuple[Family, int], dict[int, Prospect]] = field(default_factory=dict)
     nearly: list[Prospect] = field(default_factory=list)
@@ -146,12 +146,7 @@ class Incumbents:
     feasible: int = 0
     simulated: int = 0
     refused: Refused = field(default_factory=Refused)
-    worst_s: float = float("inf")  # score that a candidate must beat to be shown
-
-    @property
-    def cutoff_s(self) -> float:
-        """Return the lower bound above which a branch is pruned; infinite for an exhaustive search."""
-        return float("inf") if self.exhaustive else self.worst_s
+    worst_s: float = float("inf")
 
     def add(self, prospect: Prospect) -> None:
         """Add a candidate unless one of its group is at least as simple and not behind it in `order`; update `worst_s`.
@@ -195,9 +190,18 @@ def refine(weighed: Incumbents) -> int:
 
     Incumbents and `worst_s` are reset. Each incumbent and nearly fitting candidate is added again if it fits, and so is
     its variant with the layers per stage that the stage solver finds (`_with_fastest_layers`), even if only the variant
-    fits.
+    fits. Those beyond KEPT_WITHIN times the best of their family, or of the last family to be shown, are dropped.
     """
-    simulated, every = 0, [*weighed.best, *weighed.nearly]
+    best = dict[Family, float]()
+    for prospect in weighed.best:
+        best.setdefault(family(prospect), prospect.score)
+    last = [*best.values(), *[np.inf] * weighed.shown][weighed.shown - 1]
+    every = [
+        each
+        for each in (*weighed.best, *weighed.nearly)
+        if each.score <= KEPT_WITHIN * min(best.get(family(each), np.inf), last)
+    ]
+    simulated = 0
     weighed.families.clear()
     weighed.worst_s = np.inf
     for prospect in every:
@@ -232,9 +236,7 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
     split = None if chunks is None else plainest(pp, chunks, request.limits.layouts)
     if split is None or (split == prospect.split and problem.first == prospect.block_layers):
         return
-    first = problem.first if problem.first < split.longest_chunk else 0
-    choice = PLAIN if prospect.block_layers and not problem.first else prospect.choice
-    laid = prospect.having(split=split, **recomputing(choice, first))
+    laid = prospect.cut(split, problem.first)
     its = costed(laid)
     if _fits(laid, its):
         yield laid, its

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from symconfig.cost.blocks import KEPT
+from symconfig.cost.blocks import KEPT, BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.optimizer import between_ends_s, copies_s
@@ -63,49 +63,30 @@ def sizes(prospect: Prospect, copies: int) -> Lattice:
     return lattice(prospect.request, prospect.columns(copies))
 
 
-def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
-    stage, together = prospect.split.stage(index), prospect.uniform_layers
-    if together == 1:
-        return StageShape(index, counts, 1, layers(stage))
-    begin = [kind for chunk in stage for kind in begins(chunk, together) if kind is not None]
-    return StageShape(index, counts, 1, layers(stage), together, tuple(begin.count(kind) for kind in kinds))
-
-
-def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """Return a chunk's kinds of blocks, with None for each layer that is not the first of a group recomputed together.
-
-    Groups are of `together` layers. Only transformer layers count and become None; other blocks, such as embedding and
-    loss, keep their kind.
-    """
-    place, result = 0, []
-    for kind in chunk:
-        result.append(None if is_layer(kind) and place % together else kind)
-        place += is_layer(kind)
-    return tuple(result)
-
-
 def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
     """Return the costs of one candidate by the functions that the search uses, with every stage by itself.
 
     known: its `sizes`, if the machine's constants are arrays with one value per copy; None: one point, from the cache.
     """
-    return detailed(prospect, table_alone(prospect) if known is None else table_of(prospect, known))
+    if known is None:
+        return detailed(prospect, table_of(prospect))
+    return detailed(prospect, _table(_costs(prospect, known), choices_of(prospect), prospect))
 
 
-def table_alone(prospect: Prospect) -> Table:
-    """Return the cost table of a candidate's blocks at its point.
+def table_of(prospect: Prospect, where: Lattice | None = None) -> Table:
+    """Return the cost table of a candidate's blocks at the points of `where`; None: at its own point.
 
-    Cached by the model's structure, scheme, lattice numbers, framework, recompute choices and machine.
+    Cached by the model's structure, scheme, lattice numbers, framework, machine and recompute choices.
     """
-    request, where = prospect.request, sizes(prospect, 1)
+    request, where = prospect.request, where or sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
-    same = structure(request.model), prospect.scheme, numbers, request.framework, choices_of(prospect)
-    return _table_once(_Point((*same, prospect.machine.key), prospect, where))
+    key = structure(request.model), prospect.scheme, numbers, request.framework, prospect.machine.key
+    return _table_once(_Points(key, prospect, where), choices_of(prospect))
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
-    """A candidate's point as a cache key: equal to all points where blocks cost the same."""
+class _Points:
+    """A candidate's points as a cache key: equal to all points where blocks cost the same."""
 
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
@@ -113,21 +94,31 @@ class _Point:
 
 
 @lru_cache(maxsize=512)
-def _table_once(point: _Point) -> Table:
-    return table_of(point.prospect, point.where)
+def _table_once(points: _Points, choices: tuple[Choice, ...]) -> Table:
+    return _table(_costs_once(points), choices, points.prospect)
+
+
+@lru_cache(maxsize=512)
+def _costs_once(points: _Points) -> tuple[BlockCost, ...]:
+    return _costs(points.prospect, points.where)
+
+
+def _costs(prospect: Prospect, where: Lattice) -> tuple[BlockCost, ...]:
+    """Return the costs of a candidate's blocks at the points of `where`."""
+    request = prospect.request
+    of_kind = derived(request.model, request.framework.implementation, prospect.scheme)
+    return block_costs(of_kind, where, prospect.machine, request.framework)
+
+
+def _table(costs: tuple[BlockCost, ...], choices: tuple[Choice, ...], prospect: Prospect) -> Table:
+    """Return the table of these costs of a candidate's blocks under recompute choices."""
+    policies = resolve({cost.derived.name: cost.derived for cost in costs}, choices)
+    return table(costs, choices, policies, prospect.machine, prospect.request.framework)
 
 
 def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
     """Return the recompute choices that a candidate's cost needs: its own, or none and full for the first layers."""
     return (PLAIN, WHOLE) if prospect.block_layers else (prospect.choice,)
-
-
-def table_of(prospect: Prospect, where: Lattice) -> Table:
-    """Return the cost table of a candidate's blocks at the points of `where`: its own point or copies of it."""
-    request, gpu, choices = prospect.request, prospect.machine, choices_of(prospect)
-    of_kind = derived(request.model, request.framework.implementation, prospect.scheme)
-    costs = block_costs(of_kind, where, gpu, request.framework)
-    return table(costs, choices, resolve(of_kind, choices), gpu, request.framework)
 
 
 def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = None) -> Costed:
@@ -141,7 +132,9 @@ def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = 
     every = np.arange(small.boundary.size)
     where = priced(request, prospect.columns(every.size), pp) if where is None else where
     counts = prospect.split.counts(small.kinds)
-    shapes = tuple(_shape(prospect, index, small.kinds, count) for index, count in enumerate(counts))
+    shapes = tuple(
+        StageShape(index, count, 1, layers(prospect.split.stage(index))) for index, count in enumerate(counts)
+    )
     pipelines = Pipelines.of([Pipeline(pp, prospect.split.vpp, shapes)])
     setting = Setting(
         pipelines=pipelines,
@@ -283,16 +276,15 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
 def _kept(prospect: Prospect, parts: Costed) -> Array:
     """Return the activation bytes that one microbatch keeps in each chunk, [pp vpp], in model order.
 
-    The loss's are left out, and layers that do not begin a recompute group. The first `block_layers` layers of a chunk
-    count as recomputed.
+    The loss's are left out. The first `block_layers` layers of a chunk count as recomputed.
     """
     by_kind = parts.table.passes[KEPT][..., 0]
     place = {kind: index for index, kind in enumerate(parts.table.kinds)}
     result = []
     for chunk in prospect.split.chunks:
         layer, total = 0, 0.0
-        for kind, begun in zip(chunk, begins(chunk, prospect.uniform_layers), strict=True):
-            if begun is not None and not place_of(kind).closes:
+        for kind in chunk:
+            if not place_of(kind).closes:
                 repeated = is_layer(kind) and layer < prospect.block_layers  # as the table's second policy has it
                 total += by_kind[int(repeated), place[kind]]
             layer += is_layer(kind)

@@ -59,15 +59,21 @@ class Prospect:
         """Return how many first layers of every virtual stage alone are recomputed in full; 0: it is not so."""
         return self.configuration.recompute_layers if self.configuration.recompute_method == "block" else 0
 
-    @property
-    def uniform_layers(self) -> int:
-        """Return the layers of a group that is recomputed together."""
-        return self.configuration.recompute_layers if self.configuration.recompute_method == "uniform" else 1
-
     def having(self, *, split: Split | None = None, **fields: Any) -> Prospect:
         """Return a copy with these fields of its configuration, and those that a split decides, replaced."""
         of_split = {} if split is None else stages_of_split(split)
         return replace(self, split=split or self.split, configuration=replace(self.configuration, **of_split | fields))
+
+    def cut(self, split: Split, first: int) -> Prospect:
+        """Return a copy with the chunks of `split` and, if it recomputes first layers, the first `first` of each chunk.
+
+        For 0 layers it recomputes none, for the longest chunk's all. Other policies stay.
+        """
+        recomputed = dict[str, Any]()
+        if self.block_layers:
+            policy = self.choice if first else Choice()
+            recomputed = recomputing(policy, first if first < split.longest_chunk else 0)
+        return self.having(split=split, vpp=split.vpp, **recomputed)
 
     @property
     def beside_another(self) -> bool:

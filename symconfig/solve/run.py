@@ -123,19 +123,17 @@ def weigh_all(
     job: Job,
     top: int,
     progress: Progress | None = None,
-    exhaustive: bool = False,
     any_will_do: bool = False,
     like: Setup | None = None,
 ) -> Incumbents:
     """Return the incumbents of a search over all precisions and options, not simulated; none if nothing fits.
 
     They are priced by the formula for the schedule, with uneven expert loads in memory if `weighs_loads`. Up to
-    max(top, KEPT) families are kept. exhaustive: do not prune by bounds. any_will_do: stop each precision's search as
-    soon as there is a plan. like: as of `run`. A precision that contradicts the pins is skipped; the first such
-    InputError is raised if all do.
+    max(top, KEPT) families are kept. any_will_do: stop each precision's search as soon as there is a plan. like: as of
+    `run`. A precision that contradicts the pins is skipped; the first such InputError is raised if all do.
     """
     pins = parse(job.pins)
-    weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do)
+    weighed = Incumbents(max(top, KEPT), top, any_will_do)
     refused: list[InputError] = []
     every = precisions(cluster, job, pins)
     for precision in every:

@@ -72,16 +72,20 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     """Yield the job, then copies with its limits relaxed step by step.
 
     First without the memory risk limit (unless it has none), then the job with the experimental options that are
-    needed, found by searches, then with both. The last ones have all excluded options if nothing fits with them either,
-    and are left out if none is excluded.
+    needed, found by searches, then with both. If nothing fits with both, only that follows, with all options.
     """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
-    risky = () if job.limits.memory_risk >= NO_LIMIT else (job.model_copy(update={"limits": limits}),)
-    yield from (job, *risky)
-    for one in (job, *risky):
-        fixed, pins = facts_of(model, cluster, one), parse(one.pins)
-        if names := needed_options(one, fixed, pins, lambda trial: fits(model, cluster, trial)):
-            yield allowing(one, *names)
+    every = [job, *([] if job.limits.memory_risk >= NO_LIMIT else [job.model_copy(update={"limits": limits})])]
+    yield from every
+    fixed, pins = facts_of(model, cluster, job), parse(job.pins)
+    most = allowing(every[-1], *needed_options(job, fixed, pins, lambda trial: False))
+    if most == every[-1]:  # none is closed
+        return
+    if not fits(model, cluster, most):
+        yield most
+        return
+    for one in every:
+        yield allowing(one, *needed_options(one, fixed, pins, lambda trial: fits(model, cluster, trial)))
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:

@@ -7,36 +7,33 @@ solve.costed, so that of them only the search is judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
-import numpy as np
-import pytest
-
-from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
 from symconfig.cost.stages import Offload
-from symconfig.cost.table import Choice, block_costs
+from symconfig.cost.table import Choice
 from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.extras import on
 from symconfig.frameworks.known import facts
-from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
 from symconfig.solve import costed as details
+from symconfig.solve.choice import Incumbents
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
-from symconfig.solve.run import requests
+from symconfig.solve.run import requests, weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
 from symconfig.solve.split import Split, most_chunks, splits
@@ -124,9 +121,8 @@ class Weighed:
     by_hand: int  # how many times the oracle gave the costs
 
 
-def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkeypatch: pytest.MonkeyPatch) -> Weighed:
+def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job) -> Weighed:
     """Every candidate of `asked`, one at a time."""
-    _remember_prices(monkeypatch)
     asked = resolved(model, cluster, asked)
     ways = requests(model, cluster, asked, str(asked.precision), parse(asked.pins))
     gpu = machine(cluster, ways[0].precision, gpus=ways[0].gpus)
@@ -220,20 +216,6 @@ def _run_by_hand(found: Prospect) -> given.Run:
         beside=found.beside_another,
         sequence=found.request.seq_length,
     )
-
-
-def _remember_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks are priced once for every point: the same for all policies, ZeRO stages and splits. Only for speed."""
-    known: dict[Any, Any] = {}
-
-    def priced(parts: Mapping[str, DerivedBlock], where: Lattice, *rest: Any) -> Any:
-        point = tuple(float(np.max(where.numbers[name])) for name in ("tp", "cp", "ep", "etp", "micro_batch"))
-        place = (id(parts), point, rest[-1].hide, rest[-1].evaluated, rest[-1].graphed)
-        if place not in known:
-            known[place] = parts, block_costs(parts, where, *rest)  # parts: held, so that its id stays its own
-        return known[place][1]
-
-    monkeypatch.setattr(details, "block_costs", priced)
 
 
 def _candidates(wanted: Request, gpu: Machine) -> Iterator[Prospect]:
@@ -357,3 +339,20 @@ def _recomputes(wanted: Request, split: Split) -> Iterator[tuple[Choice, int]]:
 def _weights(wanted: Request, scheme: Scheme) -> dict[str, float]:
     """FLOPs of each kind of block, by which uneven splits are balanced."""
     return block_flops(derived(wanted.model, wanted.framework.implementation, scheme), constants(wanted))
+
+
+class Unpruned(Incumbents):
+    """Incumbents that no candidate must beat."""
+
+    @property
+    def worst_s(self) -> float:  # type: ignore[override]
+        return float("inf")
+
+    @worst_s.setter
+    def worst_s(self, value: float) -> None: ...
+
+
+def unpruned(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, top: int) -> Incumbents:
+    """Return the incumbents of a search that prunes nothing by its bounds."""
+    with patch("symconfig.solve.run.Incumbents", Unpruned):
+        return weigh_all(model, cluster, asked, top)

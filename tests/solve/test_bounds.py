@@ -26,10 +26,9 @@ from symconfig.solve.choice import TIE, Incumbents, complexity, family
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import PLAIN, WHOLE, computed_s
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.space import peak_budget
-from tests.solve.naive import job, place, tight, tiny
+from tests.solve.naive import job, place, tight, tiny, unpruned
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE, STATES, TIED, UNEVEN
 
 ENOUGH = 80.0  # GiB: no bound of the memory removes anything
@@ -88,7 +87,7 @@ def _reached(name: str) -> dict[str, float]:
         requests = search.schemes
         patch.setattr(search, "schemes", lambda request: first.append(request) or requests(request))
         patch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
-        weigh_all(model, cluster, resolved(model, cluster, asked), 3, exhaustive=True)
+        unpruned(model, cluster, resolved(model, cluster, asked), 3)
     assert found
     for result in found:
         for bound, ratio in _ratios(result.batch, [result], first[0]):
@@ -115,7 +114,7 @@ def test_dominated_options_are_never_the_fastest(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
 
     def steps() -> dict[object, float]:
-        found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)
+        found = unpruned(model, cluster, resolved(model, cluster, asked), 1000)
         return {place(one): one.step_s for one in reversed(found.best)}
 
     some = steps()
@@ -144,7 +143,7 @@ def test_incumbents_keep_the_best_of_each_family_and_all_that_may_be_the_first_p
     fastest = sorted(best.values())
     limit = max(fastest[top - 1], TIE * fastest[0])
     assert {place for place, score in best.items() if score <= limit} <= set(found.families)
-    assert limit <= found.cutoff_s
+    assert limit <= found.worst_s
     tied = [one for one in every if one.score <= TIE * fastest[0]]
     assert min(map(complexity, tied)) == min(complexity(one) for one in found.best if one.score <= TIE * fastest[0])
 
@@ -164,7 +163,7 @@ def test_the_fewest_first_layers_that_fit_are_recomputed(monkeypatch: pytest.Mon
     for gib in (1.6, 2.0, 2.4, 2.8):
         asked = job(2, 4, 4096, pins={**STATES, "tp": "1", "cp": "1"})
         cluster = tight(model, gib, "h100")
-        for one in weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True).best:
+        for one in unpruned(model, cluster, resolved(model, cluster, asked), 1000).best:
             if one.block_layers > 1:
                 fewer = one.having(recompute_layers=one.block_layers - 1)
                 assert max(costed(fewer).peaks) > peak_budget(one.request, one.machine) >= max(costed(one).peaks)
@@ -176,4 +175,4 @@ def test_the_fewest_first_layers_that_fit_are_recomputed(monkeypatch: pytest.Mon
 def _candidates() -> tuple[Prospect, ...]:
     model, asked = CASES["dense"]
     cluster = tight(model, ENOUGH, "h100")
-    return tuple(weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True).best)
+    return tuple(unpruned(model, cluster, resolved(model, cluster, asked), 1000).best)

@@ -15,10 +15,9 @@ from symconfig.solve import pieces as weighing
 from symconfig.solve.choice import TIE
 from symconfig.solve.costed import costed, refined_s
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved, search
 from tests.solve import naive
-from tests.solve.naive import job, tight, tiny
+from tests.solve.naive import job, tight, tiny, unpruned
 
 STATES = {"activation_offload": "0", "optimizer_offload": "0"}  # without them the loops take a minute
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384, "norm_topk_prob": True}
@@ -85,8 +84,7 @@ def alike() -> Iterator[None]:
 def nested_loops(name: str) -> naive.Weighed:
     """What the loops find of a case, which takes seconds."""
     model, gib, asked = CASES[name]
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        return naive.weigh(model, tight(model, gib), asked, monkeypatch)
+    return naive.weigh(model, tight(model, gib), asked)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +101,7 @@ def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     monkeypatch.setattr("symconfig.solve.choice.complexity", lambda _: 0)
     model, gib, asked = CASES[name]
     cluster, expected = tight(model, gib), nested_loops(name)
-    found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)
+    found = unpruned(model, cluster, resolved(model, cluster, asked), 1000)
     # The slowest first: of the families with other ZeRO stages the fastest one stays.
     steps = {naive.place(each): each.step_s for each in reversed(found.best)}
     assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
@@ -119,8 +117,7 @@ def test_nothing_fits_where_no_candidate_of_the_loops_does(name: str) -> None:
     model, gib, asked = CASES[name]
     for less in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2):
         cluster = tight(model, less * gib)
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            any_fits = naive.weigh(model, cluster, asked, monkeypatch).feasible > 0
+        any_fits = naive.weigh(model, cluster, asked).feasible > 0
         if not any_fits:
             with pytest.raises(InfeasibleError, match="nothing fits"):
                 search(model, cluster, asked)
@@ -158,7 +155,7 @@ def test_stages_of_the_same_layers_in_another_order_recompute_other_first_layers
     monkeypatch.setattr(weighing, "policies", lambda *_: (frozenset(), WHOLE.modules))
     for gib in (2.05, 2.15):
         cluster = tight(model, gib)
-        best = weigh_all(model, cluster, resolved(model, cluster, asked), 9, exhaustive=True).best
+        best = unpruned(model, cluster, resolved(model, cluster, asked), 9).best
         assert any(found.block_layers for found in best)
         for found in best:
             assert float(costed(found).cost.step_s.max()) == pytest.approx(found.step_s, rel=1e-9)

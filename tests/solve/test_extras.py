@@ -19,11 +19,11 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import restore
-from symconfig.solve.run import facts_of, requests, weigh_all
+from symconfig.solve.run import facts_of, requests
 from symconfig.solve.search import resolved, search
 from tests.sample_models import sample_cluster
 from tests.solve import naive
-from tests.solve.naive import job, tight, tiny
+from tests.solve.naive import job, tight, tiny, unpruned
 from tests.solve.test_brute_force import MIXTURE
 
 DENSE = tiny()
@@ -95,8 +95,8 @@ def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: 
     pins = {"activation_offload": "0", "optimizer_offload": "0", "etp": "1", "cp": "1", "recompute": "none"}
     asked = job(4, 4, 4096, **OPEN, pins=pins)
     cluster = tight(MIXTURE, 0.9, "h100")
-    expected = naive.weigh(MIXTURE, cluster, asked, monkeypatch)
-    found = weigh_all(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000, exhaustive=True)
+    expected = naive.weigh(MIXTURE, cluster, asked)
+    found = unpruned(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000)
     steps = {naive.place(each): each.step_s for each in found.best}
     assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
     assert any(each.configuration.moe_flex_backend for _, each in expected.best.values())

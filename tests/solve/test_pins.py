@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Candidate
 from symconfig.solve.pins import DEGREES, agree, parse
-from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved, search
 from tests.sample_models import sample_cluster
-from tests.solve.naive import job, tight, tiny
+from tests.solve.naive import job, tight, tiny, unpruned
 
 DENSE = tiny()
 MIXTURE = tiny(
@@ -57,7 +56,7 @@ def test_pinning_the_best_plan_gives_it_again() -> None:
     fixed = {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "dp": p.dp, "mbs": best.configuration.micro}
     again = search(DENSE, cluster, job(8, 8, 4096, pins={name: str(number) for name, number in fixed.items()}))
     assert replace(again.best, standing=None) == replace(best, standing=None)
-    every = weigh_all(DENSE, cluster, resolved(DENSE, cluster, job(8, 8, 4096)), 5, exhaustive=True)
+    every = unpruned(DENSE, cluster, resolved(DENSE, cluster, job(8, 8, 4096)), 5)
     assert again.search.candidates <= every.candidates
 
 

@@ -36,11 +36,11 @@ from symconfig.solve.costed import (
     optimizer_start_s,
     run_schedule,
     shape,
-    table_alone,
+    table_of,
     times,
     without_exchange,
 )
-from symconfig.solve.prospect import Prospect, recomputing
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import peak_budget
 from symconfig.solve.split import Split
 from symconfig.solve.stages import layers
@@ -59,19 +59,9 @@ class Across:
     border: Machine
     order: tuple[int, int] = (0, 1)
 
-    def laid(self, split: Split, block_layers: int) -> Across:
-        """Return a copy with layers and vpp of `split`, and the first `block_layers` layers of each chunk recomputed.
-
-        With 0, a candidate that had recompute of first layers gets full recompute, others keep their policy.
-        """
-        one, other = (
-            candidate.having(
-                split=split,
-                vpp=split.vpp,
-                **recomputing(candidate.choice, block_layers) if block_layers or candidate.block_layers else {},
-            )
-            for candidate in self.candidates
-        )
+    def laid(self, split: Split, first: int) -> Across:
+        """Return a copy with the chunks of `split`, and `first` layers of each recomputed (`Prospect.cut`)."""
+        one, other = (candidate.cut(split, first) for candidate in self.candidates)
         return replace(self, candidates=(one, other))
 
     @property
@@ -92,7 +82,7 @@ class Across:
     @cached_property
     def tables(self) -> tuple[Table, Table]:
         """Return the cost tables of the blocks on the first and on the second kind. Cached."""
-        return table_alone(self.candidates[0]), table_alone(self.candidates[1])
+        return table_of(self.candidates[0]), table_of(self.candidates[1])
 
     @property
     def num_microbatches(self) -> int:

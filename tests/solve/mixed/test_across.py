@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.schedule.timeline import Times
 from symconfig.solve.costed import Costed, costed, refined_s, refined_time, run_schedule, timeline, times
 from symconfig.solve.mixed.across import Across
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
 
@@ -57,6 +59,22 @@ def test_two_names_of_one_gpu_are_that_gpu(pins: dict[str, str]) -> None:
     assert across.stage_s == pytest.approx(stage_seconds(parts, times(one, parts)), rel=1e-9)
     assert across.time == pytest.approx(refined_time(one, parts), rel=1e-6, abs=1e-9)
     assert sum(across.time.values()) == pytest.approx(across.step_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("vpp", ["1", "2"])
+def test_no_layer_is_recomputed_for_none_and_every_one_for_all(vpp: str) -> None:
+    """Of a candidate that recomputes first layers, the number decides, whatever it was before."""
+    one = found(pp="4", vpp=vpp, tp="2", recompute="full")
+    longest = one.split.longest_chunk
+    block = one.having(**recomputing(WHOLE, 1))
+    across = [Across((block, block), 2, block.machine).laid(one.split, first) for first in range(longest + 2)]
+    seconds = [float(each.times.recompute.sum()) for each in across]
+    assert seconds[0] == 0.0
+    assert all(a < b for a, b in pairwise(seconds[: longest + 1]))
+    assert seconds[longest:] == [float(times(one, costed(one)).recompute.sum())] * 2
+    for each in across:
+        c = each.candidates[0].configuration
+        assert (c.recompute_method == "block") == (0 < each.candidates[0].block_layers < longest)
 
 
 def slower(machine: Machine, times_: float) -> Machine:
