@@ -17,9 +17,7 @@ from symconfig.cost.machine import LEVELS, Machine
 from symconfig.cost.tape import greater, maximum, minimum
 from symconfig.schedule.timeline import warm_up
 
-# What a rank has in the mean of the busiest one's undivided matrices. Megatron-LM deals them out bucket by bucket, and
-# closes one once it is as full (core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py).
-FILLED = 0.9
+GRAIN = 1e-3  # element: the smallest piece of what can be divided freely
 ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they are rounded up or down
 # Share of the time of an overlapped collective that the work loses to it: NCCL's kernels hold compute units (24 to 32
 # of 108 to 132), so that a matrix product needs another wave, and both want memory. Of 0.2, 0.3 and 0.45 it leaves the
@@ -197,12 +195,21 @@ def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) 
     return interleaved * chunks / vpp + (1.0 - interleaved) * minimum(num_microbatches, pp - stage)
 
 
-def undivided_elements(whole: Any, ranks: Any, largest: Any) -> Any:
-    """Return the elements on the busiest rank if matrices of `whole` elements are assigned to ranks undivided.
+def undivided_elements(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
+    """Return the elements on the busiest rank if matrices are assigned to ranks undivided, chunk by chunk.
 
-    Ranks are FILLED on average. largest: elements of a matrix.
+    A chunk is cut into buckets of `bucket` elements, each given to the ranks with the fewest elements: the busiest gets
+    an even share rounded up to halves of the largest matrix, at least that matrix; of the chunk's last, partial bucket
+    an even share, at least the largest matrix or all of it. whole: elements of all chunks. largest: of one matrix, 0 if
+    freely divisible.
     """
-    return minimum(whole, maximum(whole / (FILLED * ranks), largest))
+    chunk = whole / chunks
+    full = np.floor(chunk / bucket)
+    rest = chunk - full * bucket
+    # The smaller pieces beside the largest ones: a gated MLP's second matrix is half as large as its first.
+    piece = maximum(largest, GRAIN) / 2.0
+    even = piece * np.ceil(bucket / ranks / piece - ROUNDING)
+    return chunks * (full * maximum(even, largest) + maximum(rest / ranks, minimum(rest, largest)))
 
 
 def product_s(

@@ -52,12 +52,17 @@ class Orthogonal:
     """An optimizer that orthogonalises matrices of layers (Muon) instead of stepping them element by element.
 
     state: bytes per element, the master weight included. touched: bytes moved per element, as `Framework.adam_bytes`.
-    iterations: of Newton-Schulz. At ZeRO 1 matrices are assigned to ranks undivided.
+    iterations: of Newton-Schulz. At ZeRO 1 matrices are assigned to ranks undivided, bucket by bucket. bucket,
+    bucket_of_rank: the least elements of a bucket, in all and per rank. filled: a bucket is closed once it has this
+    share of its largest matrix on every rank.
     """
 
     state: float
     touched: float
     iterations: int
+    bucket: float
+    bucket_of_rank: float
+    filled: float
     over_tensor: OverTensor = OverTensor.BLOCKWISE
 
 

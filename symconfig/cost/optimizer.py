@@ -70,14 +70,23 @@ def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Ar
 def undivided_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the elements of orthogonalised matrices on the busiest rank, [stages, points]; all if the state is whole.
 
-    Ranks have whole matrices where they share the state.
+    All too where one rank shares the state, or the optimizer orthogonalises nothing. Else a chunk's matrices are
+    assigned undivided, bucket by bucket, each bucket's largest first to the rank with the fewest elements (Megatron-LM
+    core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout).
     """
-    if not setting.sharding.state:
+    how = setting.framework.orthogonal
+    if how is None or not setting.sharding.state:
         return Share(sums.matrix, sums.matrix_expert)
+
+    def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
+        # A bucket is closed at this number of elements, and holds the largest matrix at least.
+        bucket = maximum(maximum(how.bucket, how.bucket_of_rank * ranks), maximum(how.filled * ranks, 1.0) * largest)
+        several = formulas.undivided_elements(whole, ranks, largest, sums.chunks, bucket)
+        return np.where(np.greater(ranks, 1), several, whole)
+
     over, over_experts = shards(points, setting, True)
     return Share(
-        formulas.undivided_elements(sums.matrix, over, sums.largest_matrix),
-        formulas.undivided_elements(sums.matrix_expert, over_experts, sums.largest_matrix_expert),
+        part(sums.matrix, over, sums.largest_matrix), part(sums.matrix_expert, over_experts, sums.largest_matrix_expert)
     )
 
 

@@ -222,6 +222,7 @@ class Stages:
     matrix_expert_s: Array
     largest_matrix: Array
     largest_matrix_expert: Array
+    chunks: Array  # [n]: of a stage
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
@@ -301,6 +302,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         vocabulary=vocabulary,
         copied=of["vocabulary"][look_up] * (tied or Place.FURTHER in places),
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
+        chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
         replicated=np.full(points.size, 0.0 if table.blocks[0].derived.sequence_parallel else 1.0),
     )

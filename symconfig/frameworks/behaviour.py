@@ -257,6 +257,9 @@ REMAINDER_BYTES = 2.0
 # Of an element that is made orthogonal, moved beside the products and the step: the momentum read (4) and cast (2), its
 # norm taken (2), the result read (2) and written as the update (4), which the step reads (4).
 ORTHOGONAL_BYTES = 18.0
+# Megatron-LM's buckets (core_v0.18 to 0.19, distributed/distributed_data_parallel.py: bucket_size), and when one with
+# whole matrices is closed (optimizer/layer_wise_optimizer.py, PADDING_FLOOR).
+BUCKET, BUCKET_OF_RANK, FILLED = 40e6, 1e6, 0.9
 
 
 def stepping(
@@ -277,6 +280,9 @@ def stepping(
             state=state,
             touched=touched,
             iterations=optimizer.ns_steps,
+            bucket=BUCKET,
+            bucket_of_rank=BUCKET_OF_RANK,
+            filled=FILLED,
             over_tensor=OverTensor(optimizer.tp_mode),
         )
         return replace(framework, orthogonal=orthogonal)

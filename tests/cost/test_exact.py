@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from symconfig.cost import optimizer
+from symconfig.cost import stages as of_stages
 from symconfig.cost.lattice import Uneven
 from symconfig.cost.machine import machine
 from symconfig.cost.pipeline import overlap
@@ -21,7 +23,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.block import LAYER
+from symconfig.graph.block import LAYER, Place
 from symconfig.schedule.timeline import Start
 from tests.cost.support import cost
 from tests.graph.support import numbers
@@ -59,6 +61,16 @@ def test_a_rank_with_more_tokens_keeps_more_of_what_grows_with_them() -> None:
     assert uneven.beyond(held) == pytest.approx(np.array([[0.0], [1.0]]))
 
 
+def test_layers_that_run_again_together_keep_the_inputs_of_all_but_the_first() -> None:
+    """Workspace 5, of 20 alive for one layer alone, 2 of input for each: 5 + 3 x 15 + 2 x 2."""
+    passes = np.zeros((len(of_stages.PASSES), 1, 2, 1))
+    passes[of_stages.KEPT] = 2.0
+    spaces = (SimpleNamespace(workspace_bytes=np.array([5.0])),) * 2
+    table: Any = SimpleNamespace(blocks=spaces, passes=passes, places=(Place.LAYER, Place.LAST))
+    found = of_stages._transient_together(table, 3, np.array([0]), np.full((1, 2, 1), 20.0))
+    assert found[0, :, 0].tolist() == [5 + 3 * 15 + 2 * 2, 20.0]
+
+
 def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
     asked: dict[str, Any] = {"ep": 4, "dp": 4, "cluster": load_cluster("h100"), "seq_length": 1024}
     model = tiny("mixtral-8x7b")
@@ -87,10 +99,12 @@ def test_when_stages_gather_and_what_of_a_pass_is_beside_it(gathers: Start, vpp:
     assert share.tolist() == ([[0.8], [0.0]] if vpp == 1 else [[0.0, 0.0]] * 2)
 
 
-@pytest.mark.parametrize("does", [operator.floordiv, operator.sub, operator.truediv])
+@pytest.mark.parametrize("does", [operator.mod, operator.floordiv, operator.sub, operator.truediv, operator.pow])
 def test_a_term_behind_a_number_is_as_the_number(does: Any) -> None:
-    assert does(7.0, Tape().symbol("x", 2.0)).value == does(7.0, 2.0)
+    found, meant = does(7.0, Tape().symbol("x", 2.0)), does(7.0, 2.0)
     assert (-Tape().symbol("x", 2.0)).value == -2.0
+    pairs = zip(found, meant, strict=True) if isinstance(meant, tuple) else [(found, meant)]
+    assert all(getattr(one, "value", one) == other for one, other in pairs)
 
 
 def test_frozen_weights_rest_wider_in_shards_than_they_are_gathered() -> None:

@@ -22,7 +22,7 @@ FORMULAS = {
 }
 LEVELS = [f"level{i}_{name}" for i in range(formulas.LEVELS) for name in ("size", "bytes_per_s", "latency_s", "mesh")]
 SWITCHES = {"hide", "once"}
-WHOLE = {"whole", "largest", "ranks", "stride", "copies", "num_microbatches", "pp", "vpp", "stage"}
+WHOLE = {"whole", "largest", "chunks", "bucket", "ranks", "stride", "copies", "num_microbatches", "pp", "vpp", "stage"}
 
 
 def arguments(formula: Callable[..., Any]) -> list[str]:
