@@ -28,13 +28,16 @@ from symconfig.plans.configuration import ZeroStage
 class StageShape:
     """A stage as counts of each kind, its place in the pipeline, and how many stages look the same in time.
 
-    layers: how many each of its chunks has, without the model's ends.
+    layers: how many each of its chunks has, without the model's ends. together: how many are recomputed at once, and
+    of each kind, kept: how many begin such a group and so have their input kept; None: all.
     """
 
     index: int
     counts: tuple[int, ...]
     alike: int
     layers: tuple[int, ...] = ()
+    together: int = 1
+    kept: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Pipelines:
     stage shapes than others repeats its last one, which then stands for no further stage.
 
     each: different ones; which: [n], the place of each point's in `each`; of a single one all arrays have n = 1.
-    pp, vpp: [n]. index, alike: [s, n]. counts: [s, kinds, n].
+    pp, vpp: [n]. index, alike: [s, n]. counts, body: [s, kinds, n]; body without blocks whose input is not kept.
     """
 
     each: tuple[Pipeline, ...]
@@ -64,6 +67,7 @@ class Pipelines:
     index: Array
     alike: Array
     counts: Array
+    body: Array
 
     @staticmethod
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
@@ -93,13 +97,14 @@ class Pipelines:
                 ]
             ),
             counts=array([[stage.counts for stage in row] for row in rows]),
+            body=array([[stage.kept or stage.counts for stage in row] for row in rows]),
         )
 
     def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Pipelines:
         """Return the pipelines of the selected points; itself if there is a single pipeline."""
         if len(self.each) == 1 and self.which.size == 1:
             return self
-        arrays = ("which", "pp", "vpp", "index", "alike", "counts")
+        arrays = ("which", "pp", "vpp", "index", "alike", "counts", "body")
         return Pipelines(self.each, *(getattr(self, name)[..., chosen] for name in arrays))
 
     @property
@@ -279,7 +284,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     of = dict(zip(WEIGHTS, weights, strict=True))
     sums = summed(counts, passes[:KEPT]).swapaxes(1, 2)
     of_each = table.kept(points, pipelines.pp)
-    kept = summed(np.where(head, 0.0, counts), of_each).swapaxes(0, 1)
+    kept = summed(np.where(head, 0.0, pipelines.body), of_each).swapaxes(0, 1)
     ends = summed(np.where(head, counts, 0.0), of_each).swapaxes(0, 1)
     held = dict(zip(_SUMMED, summed(counts, weights[_SUMMED_ROWS]), strict=True))
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
@@ -295,7 +300,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
         kept=kept,
-        transient=_max_over_present(has, passes[TRANSIENT]) + buffers[:, None],
+        transient=_transient_bytes(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
         ends=ends,
         **held,
         **most,
@@ -322,6 +327,22 @@ def summed(counts: Array, of_kinds: Array) -> Array:
     return result
 
 
+def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
+    """Return the most bytes of a block of each stage that are alive only in its backward: [stages, policies, points].
+
+    transient: of one block of each kind, [policies, kinds, points]; more where a stage recomputes several layers
+    together.
+    """
+    has = pipelines.counts > 0
+    at_once = _max_over_present(has, transient)
+    for place, one in enumerate(pipelines.each):
+        for row, stage in enumerate(one.stages):
+            if stage.together > 1:
+                several = _max_over_present(has[row], _transient_together(table, stage.together, points, transient))
+                at_once[row] = np.where(pipelines.which == place, several, at_once[row])
+    return at_once
+
+
 def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """Return the maximum over the kinds that a stage has at least one block of, at least 0: [*stages, x, points].
 
@@ -330,6 +351,19 @@ def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
         result = maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
+    return result
+
+
+def _transient_together(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
+    """Return the bytes alive only during a backward pass if `together` consecutive layers are recomputed at once.
+
+    Only kinds that are layers change: [policies, kinds, points], as `transient`, which is of a single layer.
+    """
+    spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
+    layer = np.array([[place is Place.LAYER] for place in table.places])
+    entering = table.passes[KEPT][..., points]  # inputs of the layers after the first one
+    group = spaces + together * (transient - spaces) + (together - 1) * entering
+    result: Array = np.where(layer, group, transient)
     return result
 
 

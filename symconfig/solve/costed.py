@@ -63,6 +63,27 @@ def sizes(prospect: Prospect, copies: int) -> Lattice:
     return lattice(prospect.request, prospect.columns(copies))
 
 
+def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
+    stage, together = prospect.split.stage(index), prospect.uniform_layers
+    if together == 1:
+        return StageShape(index, counts, 1, layers(stage))
+    begin = [kind for chunk in stage for kind in begins(chunk, together) if kind is not None]
+    return StageShape(index, counts, 1, layers(stage), together, tuple(begin.count(kind) for kind in kinds))
+
+
+def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
+    """Return a chunk's kinds of blocks, with None for each layer that is not the first of a group recomputed together.
+
+    Groups are of `together` layers. Only transformer layers count and become None; other blocks, such as embedding and
+    loss, keep their kind.
+    """
+    place, result = 0, []
+    for kind in chunk:
+        result.append(None if is_layer(kind) and place % together else kind)
+        place += is_layer(kind)
+    return tuple(result)
+
+
 def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
     """Return the costs of one candidate by the functions that the search uses, with every stage by itself.
 
@@ -132,9 +153,7 @@ def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = 
     every = np.arange(small.boundary.size)
     where = priced(request, prospect.columns(every.size), pp) if where is None else where
     counts = prospect.split.counts(small.kinds)
-    shapes = tuple(
-        StageShape(index, count, 1, layers(prospect.split.stage(index))) for index, count in enumerate(counts)
-    )
+    shapes = tuple(_shape(prospect, index, small.kinds, count) for index, count in enumerate(counts))
     pipelines = Pipelines.of([Pipeline(pp, prospect.split.vpp, shapes)])
     setting = Setting(
         pipelines=pipelines,
@@ -276,15 +295,16 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
 def _kept(prospect: Prospect, parts: Costed) -> Array:
     """Return the activation bytes that one microbatch keeps in each chunk, [pp vpp], in model order.
 
-    The loss's are left out. The first `block_layers` layers of a chunk count as recomputed.
+    The loss's are left out, and layers that do not begin a recompute group. The first `block_layers` layers of a chunk
+    count as recomputed.
     """
     by_kind = parts.table.passes[KEPT][..., 0]
     place = {kind: index for index, kind in enumerate(parts.table.kinds)}
     result = []
     for chunk in prospect.split.chunks:
         layer, total = 0, 0.0
-        for kind in chunk:
-            if not place_of(kind).closes:
+        for kind, begun in zip(chunk, begins(chunk, prospect.uniform_layers), strict=True):
+            if begun is not None and not place_of(kind).closes:
                 repeated = is_layer(kind) and layer < prospect.block_layers  # as the table's second policy has it
                 total += by_kind[int(repeated), place[kind]]
             layer += is_layer(kind)

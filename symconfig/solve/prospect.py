@@ -59,6 +59,11 @@ class Prospect:
         """Return how many first layers of every virtual stage alone are recomputed in full; 0: it is not so."""
         return self.configuration.recompute_layers if self.configuration.recompute_method == "block" else 0
 
+    @property
+    def uniform_layers(self) -> int:
+        """Return the layers of a group that is recomputed together."""
+        return self.configuration.recompute_layers if self.configuration.recompute_method == "uniform" else 1
+
     def having(self, *, split: Split | None = None, **fields: Any) -> Prospect:
         """Return a copy with these fields of its configuration, and those that a split decides, replaced."""
         of_split = {} if split is None else stages_of_split(split)
