@@ -17,12 +17,10 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.lines import Lines
+from symconfig.solve.partition.lines import Lines, Strategy
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import every_row, shared_out
 
-Row = tuple[int, ...]
-Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
 _PRICES = 16
 _ANY = 20  # a price at which little counts but memory; what is equal in it is chosen by its cost still
@@ -98,30 +96,33 @@ class Cutter:
             lean: with by_bytes, TRANSIENT of each transient is priced, too.
             most: bytes; options with a larger transient are excluded.
         """
-        line, links = self.lines.along(axis, np.array(rows, dtype=np.int64)), self.costs.net.links
-        # transients: only the largest counts at the peak, but no node would keep its own low for nothing
-        held = line.memory + TRANSIENT * line.transient if lean else line.memory
-        alone = np.where(line.transient <= most, line.cost + price * (held if self.by_bytes else line.relative), np.inf)
-        pairs = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
-        tables = self.lines.of_nodes(alone)
-        for link, table in zip(links, self.lines.of_links(pairs), strict=True):
+        nodes, links = self.lines.along(axis, rows)
+        tables = []
+        for node in nodes:
+            # transients: only the largest counts at the peak, but no node would keep its own low for nothing
+            held = node.memory + TRANSIENT * node.transient if lean else node.memory
+            cost = node.cost + price * (held if self.by_bytes else node.relative)
+            tables.append(np.where(node.transient <= most, cost, np.inf))
+        for link, pair in zip(self.costs.net.links, links, strict=True):
+            table = pair.cost + price * pair.memory if self.by_bytes and price else pair.cost
             if link.producer == link.consumer:  # of a layer that is followed by itself
                 table = table.diagonal()
             tables.append(table if link.producer < link.consumer else table.T)
         others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
         for index, every in self.fixed.items():
             able = every[(every[:, others] == np.array(rows[index])[others]).all(axis=1), axis]
-            tables[index] = np.where(np.isin(self.lines.choices[index], able), tables[index], np.inf)
+            tables[index] = np.where(np.isin(np.arange(len(tables[index])), able), tables[index], np.inf)
         now = [row[axis] for row in rows]
         chosen = least(self.steps, tables) if self.steps is not None else _local_search(self.scopes, tables, now)
         return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
 
     def sums(self, rows: Strategy) -> tuple[float, float, float, float]:
         """Return a strategy's cost, bytes held, largest transient in bytes, and the source paper's Cost_mem."""
-        at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
-        moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
-        held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
-        return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
+        nodes, links = self.lines.along(None, rows)
+        moved = sum(float(node.cost) for node in nodes) + sum(float(link.cost) for link in links)
+        held = sum(float(node.memory) for node in nodes) + sum(float(link.memory) for link in links)
+        transient = max((float(node.transient) for node in nodes), default=0.0)
+        return moved, held, transient, sum(float(node.relative) for node in nodes)
 
     def measured(self, rows: Strategy, price: float) -> Division:
         """Return a strategy with its cost and memory (bytes at the peak), both infinite if a node violates its pins.

@@ -16,8 +16,8 @@ from symconfig.graph.program.build import build
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive, least, plan
-from symconfig.solve.partition.lines import Lines
+from symconfig.solve.partition.adaptive import Cutter, adaptive, least, plan
+from symconfig.solve.partition.lines import Lines, Strategy
 from symconfig.solve.partition.problem import Array, Problem, assemble
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
@@ -169,17 +169,17 @@ def test_a_line_has_the_costs_of_its_rows(of: str, keep: Keep, objective: Object
     lines, axes = Lines(costs, AXES), range(len(AXES))
     rows = np.array([[source.integers(len(node.options)) for _ in axes] for node in nodes])
     for axis in axes:
-        line, some = lines.along(axis, rows), []
-        for index, (cost, memory) in enumerate(zip(*map(lines.of_nodes, line[:2]), strict=True)):
+        every, pairs = lines.along(axis, tuple(map(tuple, rows.tolist())))
+        some = []
+        for index, own in enumerate(every):
             mine = np.tile(rows[index], (len(nodes[index].options), 1))
             mine[:, axis] = np.arange(len(mine))
             expected, able = costs.node(index, mine), allowed(costs.net, nodes[index], mine, AXES)
-            able &= costs.timed | np.isfinite(cost)
-            np.testing.assert_allclose(cost, np.where(able, expected.cost, np.inf))
-            np.testing.assert_allclose(memory, expected.memory)
+            able &= costs.timed | np.isfinite(own.cost)
+            np.testing.assert_allclose(own.cost, np.where(able, expected.cost, np.inf))
+            np.testing.assert_allclose(own.memory, expected.memory)
             some.append(mine)
-        tables = zip(links, lines.of_links(line.link_cost), lines.of_links(line.link_memory), strict=True)
-        for number, (link, cost, memory) in enumerate(tables):
+        for number, (link, pair) in enumerate(zip(links, pairs, strict=True)):
             found = costs.link(number, some[link.producer], some[link.consumer])
-            np.testing.assert_allclose(cost, found.cost)
-            np.testing.assert_allclose(memory, found.memory)
+            np.testing.assert_allclose(pair.cost, found.cost)
+            np.testing.assert_allclose(pair.memory, found.memory)
