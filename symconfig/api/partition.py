@@ -53,7 +53,7 @@ class PartitionResult:
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
+        return spent(self.found.costs, self.found.axes, self.found.rows)
 
     def baselines(self) -> Mapping[str, Partition | None]:
         """Return {well-known strategy: its best partition by the adaptive solver; None if none fits}."""

@@ -86,9 +86,9 @@ class Weighed:
         return self.memory <= limit_bytes
 
 
-def weighed(costs: Costs, rows: np.ndarray | Strategy, gamma: float = np.inf) -> Weighed:
+def weighed(costs: Costs, rows: np.ndarray | Strategy) -> Weighed:
     every = [np.array([row], dtype=np.int64) for row in rows]
-    problem, at = assemble(costs, every, np.inf, gamma), (0,) * len(every)
+    problem, at = assemble(costs, every, np.inf), (0,) * len(every)
     chosen = tuple(tuple(row[0].tolist()) for row in every)
     return Weighed(problem.cost(at), problem.memory(at), costs.training.turns, costs.training.keep, chosen)
 

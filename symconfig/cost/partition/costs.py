@@ -70,7 +70,7 @@ class Training:
 class NodeCost(NamedTuple):
     """Costs of a node by row, [rows]: in the objective's unit; bytes held; bytes alive while the node runs.
 
-    relative: the source paper's Cost_mem, which is divided by gamma and not part of `cost`; 0 for the objective `time`.
+    relative: the source paper's Cost_mem, of which `cost` contains 1 / gamma; 0 for the objective `time`.
     """
 
     cost: Array
@@ -93,7 +93,7 @@ class Costs:
     rates: of the axes, in the objective's unit. framework: its bytes per parameter, and its overlap of data-parallel
     communication (`hide.data`) with the work of the operator that reads a weight. flat: weights may be stored in
     smaller shards than they are used in. between: of a message to another stage; None if the network is no pipeline
-    stage.
+    stage. gamma: of the objective symtensor; infinite: memory costs nothing.
     """
 
     net: Net
@@ -104,6 +104,7 @@ class Costs:
     objective: Objective = Objective.TIME
     flat: bool = True
     between: Prices | None = None
+    gamma: float = float("inf")
     _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -123,22 +124,18 @@ class Costs:
     def node(self, index: int, rows: Rows) -> NodeCost:
         """Return the costs of all microbatches and instances of a node without its links: [rows]; 0 for a copy.
 
-        rows: an option per mesh axis. Of a parameter, `cost` is its share of the one kernel that steps all weights (0
-        if frozen), `memory` weight, gradient and optimizer state. Of an operator, `cost` is computation and the
+        rows: an option per mesh axis. Of a parameter, `cost` is its `update_s`, `memory` weight, gradient and optimizer
+        state. Of an operator, `cost` is computation and the
         collectives within it, forward (twice if recomputed) and backward, `memory` saved outputs and residues of all
         instances alive at once (saved inputs belong to links), `transient` twice the bytes of one instance's tensors.
-        `relative` is of the parameter or of the operator's outputs.
+        `relative`, of which `cost` contains 1 / gamma, is of the parameter or of the operator's outputs.
         """
         node, training = self.net.nodes[index], self.training
         none = np.zeros(len(rows))
         if node.parameter is not None:
-            port, cost = node.ports[0], none
-            if self.timed and node.parameter.trainable:
-                state = self._shares(node, rows)[2]
-                cost = port.elements * state * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
-            relative = none if self.timed else self._relative_memory(port, rows)
-            weight, gradient, state = self.stored(node, rows)
-            return NodeCost(node.times * cost, node.times * (weight + gradient + state), none, node.times * relative)
+            relative = node.times * (none if self.timed else self._relative_memory(node.ports[0], rows))
+            cost, states = self.update_s(node, rows) + relative / self.gamma, node.times * sum(self.stored(node, rows))
+            return NodeCost(cost, states, none, relative)
         if node.operator is None:
             return NodeCost(none, none, none, none)
         own = self.passes(node, rows)
@@ -151,8 +148,19 @@ class Costs:
         times, relative = training.turns * node.times, none
         if not self.timed:
             made = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._relative_memory(port, rows) for port in made), none)
-        return NodeCost(times * cost, memory, 2.0 * each.sum(axis=0), times * relative)
+            relative = times * sum((self._relative_memory(port, rows) for port in made), none)
+        return NodeCost(times * cost + relative / self.gamma, memory, 2.0 * each.sum(axis=0), relative)
+
+    def update_s(self, node: Node, rows: Rows) -> Array:
+        """Return a parameter's seconds of the one kernel that steps all weights, all instances: [rows].
+
+        0 if it is frozen and for the objective `symtensor`.
+        """
+        if not self.timed or node.parameter is None or not node.parameter.trainable:
+            return np.zeros(len(rows))
+        state = self._shares(node, rows)[2]
+        update: Array = node.ports[0].elements * state * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
+        return node.times * update
 
     def passes(self, node: Node, rows: Rows) -> Passes:
         """Return the seconds of one instance of an operator in one microbatch, forward and backward: [rows] each.

@@ -30,7 +30,7 @@ _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A strategy with its cost. memory: bytes at the peak. gamma: the value it was found at.
+    """A strategy with its cost. memory: bytes at the peak. gamma: 1 / the price of memory that it was found at.
 
     moved: the cost without the price of memory. weight: the priced amount, bytes or the source paper's Cost_mem.
     """
@@ -56,8 +56,7 @@ class Cutter:
 
     costs: Costs
     axes: tuple[Axis, ...]
-    gamma: float | None  # given, or to adapt
-    by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
+    by_bytes: bool  # the price is on bytes; else on the source paper's Cost_mem, of which it is 1 / gamma
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
     lines: Lines = field(init=False)
@@ -127,19 +126,16 @@ class Cutter:
     def measured(self, rows: Strategy, price: float) -> Division:
         """Return a strategy with its cost and memory (bytes at the peak), both infinite if a node violates its pins.
 
-        price: of memory, with which it was found. by_bytes: the cost excludes any price of memory, and `weight` is the
-        memory. Else cost = moved + weight / gamma with the source paper's Cost_mem as `weight`. gamma: the cutter's,
-        else 1/price (infinite for 0); recorded as infinite if bytes are priced for the objective symtensor.
+        price: of memory, with which it was found; part of the cost if it is of Cost_mem.
         """
-        moved, held, transient, weight = self.sums(rows)
+        moved, held, transient, relative = self.sums(rows)
         memory = held + transient
         if not all((every == rows[index]).all(axis=1).any() for index, every in self.fixed.items()):
             moved = memory = np.inf
-        gamma = self.gamma or (1.0 / price if price else float("inf"))
-        if self.by_bytes:
-            gamma = gamma if self.costs.timed else float("inf")
-            return Division(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
-        return Division(rows=rows, cost=moved + weight / gamma, memory=memory, gamma=gamma, moved=moved, weight=weight)
+        gamma = 1.0 / price if price and (self.costs.timed or not self.by_bytes) else self.costs.gamma
+        weight = memory if self.by_bytes else relative
+        cost = moved if self.by_bytes else moved + weight / gamma
+        return Division(rows=rows, cost=cost, memory=memory, gamma=gamma, moved=moved, weight=weight)
 
     def partitioned(
         self,
@@ -173,24 +169,20 @@ class Cutter:
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 
 
-def adaptive(
-    costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
-) -> Adapted:
+def adaptive(costs: Costs, axes: tuple[Axis, ...], memory_limit: float, ceiling: float = float("inf")) -> Adapted:
     """Return the cheapest partition found that fits the memory limit (bytes), or None, and whether that one is `tight`.
 
     It costs less than `ceiling`. tight: a cheaper one violated the limit or the pins. Axes are cut outermost first,
     then again innermost first, unless the first order already costs `ceiling` or more. Memory is free at first; if the
-    result does not fit, prices are searched (`_within_limit`). gamma (objective symtensor): the cost has Cost_mem /
-    gamma, and the first cut that price. With symtensor and without gamma, if no price of Cost_mem fits, bytes get the
-    price. Raise InputError if a node has too many rows.
+    result does not fit, prices are searched (`_within_limit`): of bytes, but with the objective symtensor and without a
+    gamma of Cost_mem, and only if none of these fits of bytes. Raise InputError if a node has too many rows.
     """
-    cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
+    cutter = Cutter(costs, axes, by_bytes=costs.timed or costs.gamma < np.inf)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
-    first = 1.0 / gamma if gamma else 0.0
     best: Division | None = None
     tight = False
     for order in orders:
-        cut = cutter.partitioned(first, order)
+        cut = cutter.partitioned(0.0, order)
         upper = best.cost if best is not None else ceiling
         if cut.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
             tight = True
@@ -199,7 +191,7 @@ def adaptive(
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or cut.memory > memory_limit
         fits = cut if cut.memory <= memory_limit else _within_limit(cutter, order, cut, memory_limit)
-        if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
+        if fits is None and not cutter.by_bytes:  # d_i / s_i is no measure of bytes
             by_bytes = replace(cutter, by_bytes=True)
             fits = _within_limit(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
         if fits is not None and fits.cost < upper:

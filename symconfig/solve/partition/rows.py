@@ -24,12 +24,10 @@ MOST = 20_000  # rows of one node before the exact solver refuses it: pairs of r
 MOST_ROWS = 200_000  # combinations of one node's options, that are priced at once
 
 
-def spaces(
-    costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
-) -> list[Rows] | None:
+def spaces(costs: Costs, axes: Sequence[Axis], upper: float = float("inf")) -> list[Rows] | None:
     """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`; None if a node has none.
 
-    Only the costs of nodes are counted, with Cost_mem / gamma. Operators and copies have the rows of `every_row` and
+    Only the costs of nodes are counted. Operators and copies have the rows of `every_row` and
     `shared_out`. A parameter is split as one of its consumers reads it, and is whole or flat on its other axes; a
     pinned one has every row that its pins allow. Raise InputError if a node has more than MOST rows.
     """
@@ -45,30 +43,27 @@ def spaces(
                 hint="--solver adaptive, or fewer and larger mesh axes",
             )
     alone: dict[int, Array] = {}
-    if not all(map(len, result)) or not _drop_costly_rows(costs, result, operators, alone, upper, gamma):
+    if not all(map(len, result)) or not _drop_costly_rows(costs, result, operators, alone, upper):
         return None
     parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
     for index in parameters:
         result[index] = _parameter_rows(index, costs, axes, result)
-    return (
-        result if all(map(len, result)) and _drop_costly_rows(costs, result, parameters, alone, upper, gamma) else None
-    )
+    return result if all(map(len, result)) and _drop_costly_rows(costs, result, parameters, alone, upper) else None
 
 
 def _drop_costly_rows(
-    costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float, gamma: float
+    costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float
 ) -> bool:
     """Drop rows that cost more than their node's minimum plus what the sum of all minima in `alone` leaves of `upper`.
 
-    A row costs its `cost` plus its `relative` / gamma (see `Costs.node`). Return False, dropping none, if the minima
-    exceed `upper`; else True. rows and alone (costs by node) are changed in place; alone first gains the nodes `more`,
-    also if False is returned. With an infinite `upper`, nothing happens and True is returned.
+    Return False, dropping none, if the minima exceed `upper`; else True. rows and alone (costs by node) are changed in
+    place; alone first gains the nodes `more`, also if False is returned. With an infinite `upper`, nothing happens and
+    True is returned.
     """
     if upper == float("inf"):
         return True
     for index in more:
-        cost, _, _, relative = costs.node(index, rows[index])
-        alone[index] = cost + relative / gamma
+        alone[index] = costs.node(index, rows[index]).cost
     spare = upper * (1 + ROUNDING) - sum(float(cost.min()) for cost in alone.values())
     if spare < 0:
         return False

@@ -52,12 +52,10 @@ class Solver(StrEnum):
 class Ask:
     """A program to be partitioned, and how.
 
-    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. weights: of
-    an element that crosses a level; by default 1. flat: weights
+    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
     stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
-    every strategy keeps to. limit_s: for the exact solver. framework:
-    whose bytes per parameter and overlap count.
+    every strategy keeps to. limit_s: for the exact solver. framework: whose bytes per parameter and overlap count.
     """
 
     mesh: Mesh
@@ -104,7 +102,6 @@ class Partition:
     rows: Strategy
     cost: float
     memory: float
-    gamma: float
     solver: str
     bound: float = 0.0
     optimal: bool = False
@@ -114,6 +111,10 @@ class Partition:
     @property
     def net(self) -> Net:
         return self.costs.net
+
+    @property
+    def gamma(self) -> float:
+        return self.costs.gamma
 
     @property
     def gap(self) -> float:
@@ -157,8 +158,10 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     """Return the costs of a case on these axes: rates in seconds, or for the objective symtensor in elements."""
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
-    gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
-    return Costs(case.net, speeds, gpu, ask.framework, case.training, ask.objective, ask.flat, ask.between)
+    return Costs(
+        case.net, speeds, machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus), ask.framework, case.training,
+        ask.objective, ask.flat, ask.between, ask.gamma or float("inf"),
+    )  # fmt: skip
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
@@ -232,17 +235,16 @@ class _Search:
         A partition that it finds becomes the incumbent `best`.
         """
         costs = costs_of(case, self.ask, axes)
-        adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
+        adapted = adaptive(costs, axes, self.ask.memory_limit, self.ceiling)
         self.trials.append(Trial("adaptive", axes, case.training))
         if (cut := adapted.best) is not None:
             self.best = Partition(
                 ask=self.ask,
-                costs=costs,
+                costs=replace(costs, gamma=cut.gamma),
                 axes=axes,
                 rows=cut.rows,
                 cost=cut.cost,
                 memory=cut.memory,
-                gamma=cut.gamma,
                 solver="adaptive",
             )
         return adapted
@@ -253,18 +255,18 @@ class _Search:
         It searches all rows of every node that may cost less than the incumbent. first: the adaptive solver's partition
         on these axes, or None, the start. left: number of searches, with this one, that share the remaining CPU time;
         each gets at least a second. If the time is used up and there is an incumbent, only left_out is set. With
-        symtensor, gamma is the request's, else the incumbent's, else infinite.
+        symtensor, gamma is the incumbent's.
         """
         began, ask, ceiling = spent_s(), self.ask, self.ceiling
         if self.best is not None and self.spent_s >= ask.limit_s:
             self.left_out = True
             return
-        costs, bound, gamma = costs_of(case, ask, axes), ceiling, np.inf
-        if ask.objective is Objective.SYMTENSOR:
-            gamma = ask.gamma or (self.best.gamma if self.best is not None else np.inf)
-        rows = spaces(costs, axes, ceiling, gamma)
+        costs, bound = costs_of(case, ask, axes), ceiling
+        if self.best is not None and not costs.timed:
+            costs = replace(costs, gamma=self.best.gamma)
+        rows = spaces(costs, axes, ceiling)
         if rows is not None:
-            problem = assemble(costs, rows, ask.memory_limit, gamma)
+            problem = assemble(costs, rows, ask.memory_limit)
             start = _row_indices(rows, first.rows) if first is not None else None
             limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
             solution = exact.solve(problem, start, limit_s, ceiling)
@@ -277,7 +279,6 @@ class _Search:
                     rows=tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True)),
                     cost=solution.cost,
                     memory=problem.memory(solution.choice),
-                    gamma=gamma,
                     solver=solution.solver,
                 )
         self.spent_s += spent_s() - began

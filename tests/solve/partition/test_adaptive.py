@@ -78,7 +78,7 @@ def best(problem: Problem, price: float) -> float:
 @pytest.mark.parametrize("price", [0.0, 1e-12, 1e-9])
 def test_a_cut_is_the_best_of_all_along_its_axis(price: float) -> None:
     costs = weighed(SMALL)
-    cutter, rows = Cutter(costs, AXES, None, by_bytes=True), ((0, 0),) * len(SMALL.nodes)
+    cutter, rows = Cutter(costs, AXES, by_bytes=True), ((0, 0),) * len(SMALL.nodes)
     for axis in (1, 0, 1):
         expected = best(assemble(costs, along(SMALL, AXES, rows, axis), np.inf), price)
         rows = cutter.cut(axis, rows, price)
@@ -89,7 +89,7 @@ def test_a_cut_is_the_best_of_all_along_its_axis(price: float) -> None:
 @pytest.mark.parametrize("of", [SMALL, IMAGES], ids=["perceptron", "convolutions"])
 def test_where_a_network_is_too_tangled_no_node_alone_can_do_better(of: Net) -> None:
     costs = weighed(of)
-    cutter, rows = Cutter(costs, AXES, None, by_bytes=True), ((0, 0),) * len(of.nodes)
+    cutter, rows = Cutter(costs, AXES, by_bytes=True), ((0, 0),) * len(of.nodes)
     cutter.steps, whole = None, total(costs, rows)[0]
     for axis in (1, 0, 1):
         before, rows = rows, cutter.cut(axis, rows, 0.0)
@@ -124,15 +124,15 @@ def test_a_table_that_would_be_too_large_is_not_planned() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Objective) -> None:
     costs = weighed(of, objective)
-    gamma = None if costs.timed else 3.0
-    adapted = adaptive(costs, AXES, np.inf, gamma)
+    costs = costs if costs.timed else replace(costs, gamma=3.0)
+    adapted = adaptive(costs, AXES, np.inf)
     found = adapted.best
     assert not adapted.tight
-    problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf, found.gamma), (0,) * len(of.nodes)
-    assert found.gamma == (gamma or np.inf)
+    problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf), (0,) * len(of.nodes)
+    assert found.gamma == costs.gamma
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
-    assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).best is None
-    again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).best
+    assert adaptive(costs, AXES, np.inf, ceiling=found.cost * 0.999).best is None
+    again = adaptive(costs, AXES, np.inf, ceiling=found.cost * 1.001).best
     assert again.rows == found.rows
 
 
@@ -145,13 +145,14 @@ def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, ro
     free = adaptive(costs, AXES, np.inf).best
     rows = spaces(costs, AXES)
     assert rows is not None
-    cutter, orders = Cutter(costs, AXES, None, by_bytes=True), ((0, 1), (1, 0))
+    cutter, orders = Cutter(costs, AXES, by_bytes=True), ((0, 1), (1, 0))
     lightest = min(cutter.leanest(order, free, lean).memory for order in orders for lean in (False, True))
     limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
     found = adapted.best
     assert found.memory <= limit
-    assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit, found.gamma), limit_s=2.0).cost
+    costs = replace(costs, gamma=found.gamma)
+    assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit), limit_s=2.0).cost
     assert adapted.tight == (free.memory > limit)
 
 
