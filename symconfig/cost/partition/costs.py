@@ -134,7 +134,10 @@ class Costs:
         none = np.zeros(len(rows))
         if node.parameter is not None:
             relative = node.times * (none if self.timed else self._relative_memory(node.ports[0], rows))
-            cost, states = self.update_s(node, rows) + relative / self.gamma, node.times * sum(self.stored(node, rows))
+            cost, states = (
+                self.update_s(node, rows) + relative / self.gamma,
+                node.times * sum(self.stored(node, rows), none),
+            )
             return NodeCost(cost, states, none, relative)
         if node.operator is None:
             return NodeCost(none, none, none, none)

@@ -23,8 +23,7 @@ from symconfig.solve.partition.rows import every_row, shared_out
 
 _ROUNDS = 4  # over all axes, after the first cuts, at most
 _PRICES = 16
-_ANY = 20  # a price at which little counts but memory; what is equal in it is chosen by its cost still
-TRANSIENT = 0.01  # of a transient that counts where as little is held
+_ANY = 20  # log2 of a price at which little counts but memory; what is equal in it is chosen by its cost still
 _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
@@ -76,15 +75,7 @@ class Cutter:
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
         self.lines = Lines(self.costs, self.axes)
 
-    def cut(
-        self,
-        axis: int,
-        rows: Strategy,
-        price: float,
-        open_: Sequence[int] = (),
-        lean: bool = False,
-        most: float = float("inf"),
-    ) -> Strategy:
+    def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
         """Return the strategy that is cheapest among those that differ from `rows` in this axis only, links included.
 
         Exact by variable elimination; a local search from `rows` if the net is too dense for it (steps is None).
@@ -92,16 +83,9 @@ class Cutter:
         Args:
             price: of a byte held (by_bytes), else of a unit of Cost_mem.
             open_: axes cut later; a pinned node takes only options that satisfy its pins for some choice on these axes.
-            lean: with by_bytes, TRANSIENT of each transient is priced, too.
-            most: bytes; options with a larger transient are excluded.
         """
         nodes, links = self.lines.along(axis, rows)
-        tables = []
-        for node in nodes:
-            # transients: only the largest counts at the peak, but no node would keep its own low for nothing
-            held = node.memory + TRANSIENT * node.transient if lean else node.memory
-            cost = node.cost + price * (held if self.by_bytes else node.relative)
-            tables.append(np.where(node.transient <= most, cost, np.inf))
+        tables = [node.cost + price * (node.memory if self.by_bytes else node.relative) for node in nodes]
         for link, pair in zip(self.costs.net.links, links, strict=True):
             table = pair.cost + price * pair.memory if self.by_bytes and price else pair.cost
             if link.producer == link.consumer:  # of a layer that is followed by itself
@@ -137,36 +121,22 @@ class Cutter:
         cost = moved if self.by_bytes else moved + weight / gamma
         return Division(rows=rows, cost=cost, memory=memory, gamma=gamma, moved=moved, weight=weight)
 
-    def partitioned(
-        self,
-        price: float,
-        order: Sequence[int],
-        start: Strategy | None = None,
-        lean: bool = False,
-        most: float = float("inf"),
-    ) -> Division:
+    def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Division:
         """Return the partition found by `cut` axis by axis in the given order, repeated until no axis changes a row.
 
         At most _ROUNDS rounds over all axes. start: a strategy to improve; None: from unsplit rows, with one more
-        round, in the first of which pins may still be satisfied by later axes. price, lean, most: see `cut`.
+        round, in the first of which pins may still be satisfied by later axes. price: see `cut`.
         """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled = 0
         rounds = list(order) * (_ROUNDS + (start is None))
         for number, axis in enumerate(rounds, 1):
             open_ = order[number:] if start is None else ()
-            before, rows = rows, self.cut(axis, rows, price, open_, lean, most)
+            before, rows = rows, self.cut(axis, rows, price, open_)
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
         return self.measured(rows, price)
-
-    def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the partition found from unsplit rows at a price of memory so high that it comes first.
-
-        The price is 2^_ANY times free.moved / free.weight.
-        """
-        return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 
 
 def adaptive(costs: Costs, axes: tuple[Axis, ...], memory_limit: float, ceiling: float = float("inf")) -> Adapted:
@@ -202,15 +172,11 @@ def adaptive(costs: Costs, axes: tuple[Axis, ...], memory_limit: float, ceiling:
 def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
     """Return the cheapest partition found that fits the limit (bytes), or None if not even the leanest does.
 
-    The leanest is that at a price of memory so high that little else counts (`Cutter.leanest`). If it does not fit, a
-    second with priced transients is tried, and transients beyond what it leaves free are excluded afterwards. Then at
-    most _PRICES prices, each the one at which the last partition that fits and the last that does not would cost the
-    same; stops if the result repeats one of these or is nearly as cheap as `free`, the partition without a price.
+    The leanest is that at a price of memory so high that little else counts. Then at most _PRICES prices, each the one
+    at which the last partition that fits and the last that does not would cost the same; stops if the result repeats
+    one of these or is nearly as cheap as `free`, the partition without a price.
     """
-    fits, most = cutter.leanest(order, free), np.inf
-    if fits.memory > limit and order:
-        fits = cutter.leanest(order, free, lean=True)
-        most = limit - cutter.sums(fits.rows)[1]  # above it no transient fits beside what is held at least
+    fits = cutter.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order)
     if fits.memory > limit:
         return None
     best = fits
@@ -218,7 +184,7 @@ def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: f
     for _ in range(_PRICES):
         if best.cost <= free.cost * (1 + _CLOSE) or fits.weight >= over.weight or fits.moved <= over.moved:
             break
-        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows, most=most)
+        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows)
         if cut.rows in (fits.rows, over.rows):
             break
         if cut.memory > limit:

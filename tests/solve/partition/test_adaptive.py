@@ -146,7 +146,7 @@ def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, ro
     rows = spaces(costs, AXES)
     assert rows is not None
     cutter, orders = Cutter(costs, AXES, by_bytes=True), ((0, 1), (1, 0))
-    lightest = min(cutter.leanest(order, free, lean).memory for order in orders for lean in (False, True))
+    lightest = min(cutter.partitioned(2.0**20 * free.moved / free.memory, order).memory for order in orders)
     limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
     found = adapted.best
