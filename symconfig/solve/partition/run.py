@@ -31,9 +31,10 @@ from symconfig.solve.partition.lines import Strategy
 from symconfig.solve.partition.milp import spent_s
 from symconfig.solve.partition.pinned import NAMES, Named, Pin, pinned
 from symconfig.solve.partition.problem import assemble
-from symconfig.solve.partition.rows import ROUNDING, spaces
+from symconfig.solve.partition.rows import spaces
 from symconfig.units import GIB
 
+ROUNDING = 1e-9  # relative: sums of the same costs in another order
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into
 
@@ -252,7 +253,7 @@ class _Search:
     def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
         """Run the exact solver on a case and record the trial with its bound; what is cheaper becomes the incumbent.
 
-        It searches all rows of every node that may cost less than the incumbent. first: the adaptive solver's partition
+        It searches all rows of every node. first: the adaptive solver's partition
         on these axes, or None, the start. left: number of searches, with this one, that share the remaining CPU time;
         each gets at least a second. If the time is used up and there is an incumbent, only left_out is set. With
         symtensor, gamma is the incumbent's.
@@ -264,13 +265,13 @@ class _Search:
         costs, bound = costs_of(case, ask, axes), ceiling
         if self.best is not None and not costs.timed:
             costs = replace(costs, gamma=self.best.gamma)
-        rows = spaces(costs, axes, ceiling)
+        rows = spaces(costs, axes)
         if rows is not None:
             problem = assemble(costs, rows, ask.memory_limit)
             start = _row_indices(rows, first.rows) if first is not None else None
             limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
             solution = exact.solve(problem, start, limit_s, ceiling)
-            bound = min(solution.bound, ceiling)  # rows that cost more are not in the problem
+            bound = min(solution.bound, ceiling)
             if solution.choice is not None and solution.cost < ceiling:
                 self.best = Partition(
                     ask=ask,

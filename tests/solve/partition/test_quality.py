@@ -38,7 +38,7 @@ def ratio(name: str, objective: Objective, room: float) -> float:
     limit = floor_bytes(costs, NODE.gpus) * room
     found = adaptive(costs, AXES, limit).best
     costs = replace(costs, gamma=found.gamma if found is not None else np.inf)
-    rows = spaces(costs, AXES, found.cost if found is not None else np.inf)
+    rows = spaces(costs, AXES)
     assert rows is not None
     answer = exact.solve(assemble(costs, rows, limit), limit_s=LIMIT_S if found is not None else PROOF_S)
     if found is None:
