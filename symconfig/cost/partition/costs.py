@@ -6,6 +6,7 @@ Both objectives run through the same rules. `time`: seconds of a step, computati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -19,9 +20,9 @@ from symconfig.cost.partition.links import (
     Activation,
     Kept,
     Leg,
+    Numbers,
     Weight,
     codes,
-    codes_where,
     digits,
     every,
     exposed_cost,
@@ -263,29 +264,37 @@ class Costs:
         memory 0; infinite where the optimizer state is sharded and the operator uses the weight sharded otherwise or,
         without `flat`, whole.
         """
-        link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
-        if isinstance(rule, Weight):
-            ahead, behind = self.overlappable_s(self.net.nodes[link.consumer], taken)
-            # most pairs split what the other row does not: they are left out before anything is worked out
-            where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
-            each = zip(self.rates_of_weights, rule.transfers, strict=True)
-            amounts = (moved_cost(every(rates), amount) for rates, (_, amount) in each)
-            moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
-            cost = np.full((len(given), len(taken)), np.inf)
-            cost[where] = rule.times * exposed_cost(
-                moved,
-                ahead[where[1]],
-                behind[where[1]],
-                regathers=rule.regathers,
-                trainable=rule.trainable,
-                turns=rule.turns,
-            )
-            return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
-        there = codes(rule.there, given, taken)
-        cost, kept = rule.cost(table, False).take(there), held_bytes(table, rule.kept).take(there)
-        if any(leg.backward for leg in rule.legs):
-            cost += rule.cost(table, True).take(codes(rule.back, given, taken))
-        return LinkCost(cost, kept)
+        amounts = [values.take(codes(pairs, given, taken)) for pairs, values in self.tables(index)]
+        weight = isinstance(self.rule(index), Weight)
+        sink = self.net.nodes[self.net.links[index].consumer]
+        return self.combined(index, amounts, *(self.overlappable_s(sink, taken) if weight else ()))
+
+    def tables(self, index: int) -> list[tuple[Numbers, Array]]:
+        """Return a link's tables: (digits of its pairs of options, values by number of the pair of layouts).
+
+        Of an activation cost forward, cost backward, and bytes kept; of a weight the costs of its four transfers.
+        """
+        rule, table = self.rule(index), every(self.rates)
+        if isinstance(rule, Activation):
+            forward, backward = (rule.cost(table, way) for way in (False, True))
+            return [(rule.there, forward), (rule.back, backward), (rule.there, held_bytes(table, rule.kept))]
+        each = zip(rule.transfers, self.rates_of_weights, strict=True)
+        return [(pairs, moved_cost(every(rates), amount)) for (pairs, amount), rates in each]
+
+    def combined(
+        self, index: int, amounts: Sequence[Array], ahead: Array | float = 0.0, behind: Array | float = 0.0
+    ) -> LinkCost:
+        """Return a link's cost and bytes kept, in the shape of the values that were read from its `tables`.
+
+        ahead, behind: of a weight's consumer the forward and backward seconds that transfers may overlap with.
+        """
+        rule = self.rule(index)
+        if isinstance(rule, Activation):
+            return LinkCost(amounts[0] + amounts[1], amounts[2])
+        exposed = exposed_cost(
+            amounts, ahead, behind, regathers=rule.regathers, trainable=rule.trainable, turns=rule.turns
+        )
+        return LinkCost(rule.times * exposed, np.broadcast_to(0.0, exposed.shape))
 
     def rule(self, index: int) -> Activation | Weight:
         """Return a link's digits, amounts and counts, cached: Weight if its producer is a parameter, else Activation.

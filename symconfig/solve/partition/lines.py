@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
-from symconfig.cost.partition.links import BASE, Activation, Numbers, every, exposed_cost, held_bytes, moved_cost
+from symconfig.cost.partition.links import BASE, Numbers
 from symconfig.cost.partition.work import counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.operator import Work
@@ -48,18 +48,9 @@ class Lines:
             if not costs.timed and node.operator and node.operator.work is not Work.MEMORY and not node.fixed:
                 splits = np.array([option.split is not None for option in node.options])
                 self.parts[index] = counted(splits, rows, costs.rates).reshape(shape, order="F")
-        self.pairs = [self._tables(number) for number in range(len(costs.net.links))]
-
-    def _tables(self, number: int) -> list[tuple[Numbers, Array]]:
-        """Return a link's tables: an activation's forward and backward cost and bytes, a weight's four transfers."""
-        rule, table = self.costs.rule(number), every(self.costs.rates)
-        if isinstance(rule, Activation):
-            kept = held_bytes(table, rule.kept)
-            some = [(rule.there, rule.cost(table, False)), (rule.back, rule.cost(table, True)), (rule.there, kept)]
-        else:
-            each = zip(rule.transfers, self.costs.rates_of_weights, strict=True)
-            some = [(digits, moved_cost(every(rates), amount)) for (digits, amount), rates in each]
-        return [(digits, values.reshape((BASE,) * len(self.axes), order="F")) for digits, values in some]
+        cube = (BASE,) * len(axes)
+        every = [costs.tables(number) for number in range(len(costs.net.links))]
+        self.pairs = [[(pairs, values.reshape(cube, order="F")) for pairs, values in some] for some in every]
 
     def along(self, axis: int | None, rows: Strategy) -> tuple[list[NodeCost], list[LinkCost]]:
         """Return costs and bytes of every option of every node on this axis, and of every link's pairs of such options.
@@ -93,15 +84,8 @@ class Lines:
             pair: Array = values[tuple(digits if a == axis else digits[given[a], taken[a]] for a in self.axes)]
             return pair
 
-        amounts, rule = [read(*one) for one in self.pairs[number]], self.costs.rule(number)
-        if isinstance(rule, Activation):
-            result = LinkCost(amounts[0] + amounts[1], amounts[2])
-        else:
-            consumer, overlap = self.costs.net.links[number].consumer, self.costs.framework.hide.data
-            ahead, behind = (overlap * of[self._at(taken, axis)] for of in self.passes[consumer])
-            exposed = exposed_cost(
-                amounts, ahead, behind, regathers=rule.regathers, trainable=rule.trainable, turns=rule.turns
-            )
-            result = LinkCost(rule.times * exposed, np.zeros_like(exposed))
+        consumer, overlap = self.costs.net.links[number].consumer, self.costs.framework.hide.data
+        work = (overlap * of[self._at(taken, axis)] for of in self.passes.get(consumer, ()))
+        result = self.costs.combined(number, [read(*one) for one in self.pairs[number]], *work)
         self._known[key] = result
         return result
