@@ -27,9 +27,10 @@ from symconfig.cost.partition.links import (
     every,
     exposed_cost,
     held_bytes,
+    legs_cost,
     moved_cost,
     states,
-    weight,
+    transfers,
 )
 from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
 from symconfig.cost.partition.work import Passes, Rows, held, inner_cost, passed, work
@@ -276,8 +277,12 @@ class Costs:
         """
         rule, table = self.rule(index), every(self.rates)
         if isinstance(rule, Activation):
-            forward, backward = (rule.cost(table, way) for way in (False, True))
-            return [(rule.there, forward), (rule.back, backward), (rule.there, held_bytes(table, rule.kept))]
+            forward, backward = (tuple(leg for leg in rule.legs if leg.backward is way) for way in (False, True))
+            return [
+                (rule.there, legs_cost(table, forward, rule.times)),
+                (rule.back, legs_cost(table, backward, rule.times)),
+                (rule.there, held_bytes(table, rule.kept)),
+            ]
         each = zip(rule.transfers, self.rates_of_weights, strict=True)
         return [(pairs, moved_cost(every(rates), amount)) for (pairs, amount), rates in each]
 
@@ -316,11 +321,10 @@ class Costs:
             return self._rules[index]
         op = sink.operator
         others = (at for at in range(len(op.inputs)) if at != link.taken) if op is not None else ()
-        self._rules[index] = weight(
-            source,
-            use,
-            flat=self.flat,
-            amounts=(self._amount(port, port.tensor.element_bytes), self._amount(port, self.framework.bytes.gradient)),
+        amounts = (self._amount(port, port.tensor.element_bytes), self._amount(port, self.framework.bytes.gradient))
+        self._rules[index] = Weight(
+            transfers=transfers(source, use, flat=self.flat, amounts=amounts),
+            trainable=source.parameter.trainable,
             regathers=op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others)),
             turns=float(self.training.turns),
             times=float(link.times),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate, change, local
 from symconfig.cost.partition.work import Rows
-from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, Way, cut
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, cut
 from symconfig.graph.program.net import Node, Port
 
 Numbers = NDArray[np.int64]
@@ -195,10 +195,6 @@ class Activation:
     kept: Kept | None
     times: float
 
-    def cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the forward legs, or else of the gradient's, by layout pair: [numbers]."""
-        return legs_cost(table, tuple(leg for leg in self.legs if leg.backward == backward), self.times)
-
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -242,34 +238,26 @@ def exposed_cost(
     return result
 
 
-def weight(
-    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
-) -> Weight:
-    """Return the link of a parameter to the port that uses it: four transfers as digits, with their amounts.
+def transfers(
+    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float]
+) -> tuple[tuple[Numbers, float], ...]:
+    """Return digits and amounts of a parameter's four transfers to the port that uses it (see `Weight`).
 
     amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
     shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the
     operator uses the weight sharded but the state is sharded otherwise (FLAT, too), and without `flat` also if the
-    operator uses it unsharded and the state is sharded. regathers, turns, times: stored as given.
+    operator uses it unsharded and the state is sharded.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
     summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
-    layouts = Layouts(stored, use.forward, use.backward, summed, state, state)
     senseless = cut(state) & (cut(use.forward) | (not flat)) & (state != use.forward)
-    assert source.parameter is not None
-
-    def transfer(way: Way[NDArray[np.int64]]) -> tuple[Numbers, float]:
-        numbers = np.broadcast_to(digits(way.given, way.taken), summed.shape)
-        forbidden = senseless & (way.phase is Phase.FORWARD)
-        return np.where(forbidden, FORBIDDEN, numbers), amounts[way.gradient]
-
-    return Weight(
-        transfers=tuple(transfer(way) for way in layouts.ways() if way.phase is not Phase.KEPT),  # as FORWARD
-        trainable=source.parameter.trainable,
-        regathers=regathers,
-        turns=turns,
-        times=times,
-    )
+    result = []
+    for way in Layouts(stored, use.forward, use.backward, summed, state, state).ways():
+        if way.phase is not Phase.KEPT:  # as FORWARD
+            pairs = np.broadcast_to(digits(way.given, way.taken), summed.shape)
+            forbidden = senseless & (way.phase is Phase.FORWARD)
+            result.append((np.where(forbidden, FORBIDDEN, pairs), amounts[way.gradient]))
+    return tuple(result)
 
 
 def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
