@@ -6,7 +6,7 @@ whole nodes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
 from symconfig.graph.program.fold import Parts, gradient_elements
+from symconfig.graph.program.program import Parameter
 from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Partition, partition
@@ -110,43 +111,56 @@ class Stages:
     def stage(self, place: Place, alive: int) -> Stage | None:
         """Return the fastest stage that fits with `alive` microbatches in flight, or None; cached.
 
-        The tensor solver is run only if neither `known` nor the stage for one microbatch less in flight tells: that
-        one is reused if it still fits, and if there is none, none fits here.
+        The tensor solver is run only if the answer is not `known`.
         """
         known = self.known(place, alive)
         if isinstance(known, float):
-            fewer = self.stage(place, alive - 1) if alive > 1 else None
-            if alive == 1 or (fewer is not None and fewer.with_alive(alive).memory > self.ask.memory_limit):
-                known = self._solve(place, alive, self.ask)
-            else:
-                known = fewer.with_alive(alive) if fewer is not None else None
-            self._fitted[self.key(place), alive] = known
+            known = self._fitted[self.key(place), alive] = self._limited(place, alive)
         return known
+
+    def _limited(self, place: Place, alive: int) -> Stage | None:
+        """Return the fastest stage within the memory limit, or None if none fits.
+
+        The stage for one microbatch less in flight is reused if it still fits with `alive`; if there is none, none fits
+        here. Only otherwise is the tensor solver run.
+        """
+        if alive > 1:
+            fewer = self.stage(place, alive - 1)
+            if fewer is None or fewer.with_alive(alive).memory <= self.ask.memory_limit:
+                return fewer.with_alive(alive) if fewer is not None else None
+        return self._solve(place, alive, self.ask)
 
     def _solve(self, place: Place, alive: int, ask: Ask) -> Stage | None:
         """Return the stage that the tensor solver finds for a place, or None if nothing fits; adds 1 to `solved`.
 
-        ask: the request, of which the mesh and the microbatches in flight are replaced by those given. turn_s and
-        each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is the rest of
-        the cost, plus a message with the gradients of the weights that other stages have, too, split over the GPUs.
+        ask: the request, of which the mesh and the microbatches in flight are replaced by those given.
         """
         self.solved += 1
-        mesh, (start, end) = self.meshes[place.mesh], (self.cuts[place.first], self.cuts[place.stop])
-        program, training = self.parts.program_of(start, end), replace(ask.training, alive=alive)
+        mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
+        start, end = self.cuts[place.first], self.cuts[place.stop]
+        program = self.parts.program_of(start, end)
         answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
         if answer is None:
             return None
-        costs, turns = answer.costs, answer.costs.training.turns
+        return self._as_stage(answer, self.parts.shared(start, end), mesh.gpus)
+
+    def _as_stage(self, answer: Partition, shared: Sequence[Parameter], gpus: int) -> Stage:
+        """Return a partition of a stage's operators as a stage. shared: weights that it has in common with others.
+
+        turn_s and each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is
+        the rest of the cost, plus a message with the gradients of the shared weights, split over the `gpus`.
+        """
+        costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
         cost, memory = price(more, np.array(answer.rows, dtype=np.int64).reshape(len(answer.rows), -1))
         turn_s = cost - answer.cost
         once_s = answer.cost - turns * turn_s
-        if shared := self.parts.shared(start, end):
-            assert ask.between is not None
+        if shared:
+            assert answer.ask.between is not None
             amount = costs.framework.bytes.gradient * gradient_elements(shared, self.parts.program)
-            once_s += float(ask.between(amount / mesh.gpus))
-        answer = replace(answer, ask=replace(self.ask, mesh=mesh))
-        return Stage(answer, turn_s, once_s, answer.memory, memory - answer.memory, alive)
+            once_s += float(answer.ask.between(amount / gpus))
+        ask = replace(self.ask, mesh=answer.ask.mesh)
+        return Stage(replace(answer, ask=ask), turn_s, once_s, answer.memory, memory - answer.memory, alive)
 
 
 def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
