@@ -131,6 +131,14 @@ class Parts:
                     self.uses[operand.name] = self.uses.get(operand.name, (index, index))[0], index
         self._kinds = structures(self.program)
 
+    def reordered(self, order: Sequence[int]) -> Parts:
+        """Return the parts of the same program with its operators in another order that their tensors allow; its keys
+        are comparable with these. order: operators' indices.
+        """
+        result = Parts(replace(self.program, operators=tuple(self.program.operators[index] for index in order)))
+        result._kinds = [self._kinds[index] for index in order]
+        return result
+
     def crossing(self, cut: int) -> list[str]:
         """Return the names of activations that operators before index `cut` make and operators from `cut` on read.
         Program inputs and parameters are not included.

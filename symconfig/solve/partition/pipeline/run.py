@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -10,22 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition import rates
+from symconfig.graph.operator import Operator
 from symconfig.graph.program.fold import Folding, Parts, fold
 from symconfig.graph.program.net import net
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.repeats import Run, crossing
 from symconfig.solve.partition.pipeline.search import Bounds, Chosen, search
-from symconfig.solve.partition.pipeline.stage import Stage, Stages, submeshes
+from symconfig.solve.partition.pipeline.stage import Ideal, Stage, Stages, submeshes
 from symconfig.solve.partition.run import Ask, Case, Programs, Solver, costs_of
 
 LAYERS = 32  # that a program is grouped into at most
+IDEALS = 64  # that are tried at most, or else only prefixes
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A step in stages. cuts: the operators where layers begin, and where the last ends. bounds: those where stages
-    begin, and the end. like: of each stage the first that is the same with the same strategy. solved: how often the
-    tensor solver was run.
+    """A step in stages. program: with its operators in the order of the stages. cuts: the operators where layers begin,
+    and where the last ends. bounds: those where stages begin, and the end. like: of each stage the first that is the
+    same with the same strategy. solved: how often the tensor solver was run.
     """
 
     program: Program
@@ -77,8 +79,34 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
     meshes, work = submeshes(ask.mesh), _operator_seconds(folding, ask)
     cuts = layers(work, crossing(folding.program), folding.runs, LAYERS)
     parts = Parts(folding.program)
-    each, stored = (np.concatenate([[0.0], np.cumsum(of)])[list(cuts)] for of in (work, _state_bytes(parts, ask)))
-    return Stages(parts, cuts, meshes, ask), Bounds(each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])
+    some = ideals(folding.program, cuts)
+    inside = np.array([[layer in ideal for layer in range(len(cuts) - 1)] for ideal in some], np.float64)
+    each, stored = (inside @ np.add.reduceat(of, cuts[:-1]) for of in (work, _state_bytes(parts, ask)))
+    bounds = Bounds(some, each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])
+    return Stages(parts, cuts, some, meshes, ask), bounds
+
+
+def ideals(program: Program, cuts: Sequence[int]) -> tuple[Ideal, ...]:
+    """Return the sets of layers that may run before a cut: all that contain every layer that theirs read from.
+
+    The empty set and all layers are among them, the smaller come first. If there are more than IDEALS, only the
+    prefixes of the program are returned.
+    """
+    made = {use.name: layer for layer, mine in _by_layer(program, cuts) for op in mine for use in op.outputs}
+    needs = [
+        {made[use.name] for op in mine for use in op.inputs if use.name in made} - {layer}
+        for layer, mine in _by_layer(program, cuts)
+    ]
+    found = [frozenset[int]()]
+    for ideal in found:  # which grows
+        found += sorted({ideal | {layer} for layer, need in enumerate(needs) if need <= ideal} - {*found}, key=sorted)
+        if len(found) > IDEALS:
+            return tuple(frozenset(range(count)) for count in range(len(cuts)))
+    return tuple(sorted(found, key=lambda ideal: (len(ideal), sorted(ideal))))
+
+
+def _by_layer(program: Program, cuts: Sequence[int]) -> Iterable[tuple[int, Sequence[Operator]]]:
+    return enumerate(program.operators[start:stop] for start, stop in pairwise(cuts))
 
 
 def _state_bytes(parts: Parts, ask: Ask) -> Array:
@@ -109,20 +137,23 @@ def _operator_seconds(folding: Folding, ask: Ask) -> Array:
 
 
 def _as_pipeline(stages: Stages, chosen: Chosen) -> Pipeline:
-    """Return the chosen stages as a pipeline.
+    """Return the chosen stages as a pipeline, with the program's operators in the order of the stages.
 
     `like` has for each stage the index of the first with equal layers, mesh, strategy and Keep.
     """
-    every = zip(chosen.places, chosen.stages, strict=True)
-    names = [(stages.key(place), stage.partition.rows, stage.keep) for place, stage in every]
+    ends = [stages.ideals[place.stop] for place in chosen.places]
+    order = [layer for before, end in pairwise([frozenset[int](), *ends]) for layer in sorted(end - before)]
+    parts, cuts = stages.in_order(order)
+    every = list(zip(chosen.places, chosen.stages, strict=True))
+    names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
     return Pipeline(
-        program=stages.parts.program,
-        cuts=stages.cuts,
-        bounds=(0, *(stages.cuts[place.stop] for place in chosen.places)),
+        program=parts.program,
+        cuts=cuts,
+        bounds=(0, *(cuts[len(end)] for end in ends)),
         stages=tuple(stage.in_place() for stage in chosen.stages),
         like=tuple(names.index(name) for name in names),
         step_s=chosen.step_s,
-        turns=stages.ask.turns[0],
+        turns=stages.turns,
     )
 
 

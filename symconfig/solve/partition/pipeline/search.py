@@ -1,8 +1,10 @@
-"""Which stages make the fastest step: a dynamic program over layers and parts of the mesh, for every slowest stage.
+"""Which stages make the fastest step: a dynamic program over ideals and parts of the mesh, for every slowest stage.
 
 Zheng et al., Alpa, OSDI 2022, section 5.2: a step of B microbatches takes sum t_i + (B - 1) max t_i, and t_max is
 enumerated. Here what a stage does once a step counts in the maximum: sum t_i + max ((B - 1) t_i + o_i). Of one stage
 that is the tensor solver's own sum. A stage is solved only if no bound on it says that the rest could not make up.
+
+Cuts are ideals of the layers' graph (Tarnawski et al., NeurIPS 2020), which of a chain are its prefixes.
 
 Megatron's stages are cut by `symconfig.solve.stages`: there the seconds and bytes of every span are tables, the number
 of stages is fixed and the slowest is the objective, so that a dynamic programme of ten lines does. GPUs as a second
@@ -20,7 +22,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.solve.partition.pipeline.stage import Place, Stage, Stages
+from symconfig.solve.partition.pipeline.stage import Ideal, Place, Stage, Stages
 
 Array = NDArray[np.float64]
 _WIDER = 1.25  # by how much the step that is looked below grows where none was found
@@ -38,10 +40,12 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Amounts for lower bounds on any strategy, summed over the layers before each cut: [layers + 1].
+    """Amounts for lower bounds on any strategy, summed over the layers of each ideal.
 
     work: seconds of a microbatch's computation on one GPU. stored: bytes of weights, gradients and optimizer state.
     """
+
+    ideals: tuple[Ideal, ...]
 
     work: Array
     stored: Array
@@ -64,7 +68,7 @@ class Bounds:
     def _shares(self, of: Array, place: Place) -> tuple[float, float]:
         """Return (a stage's amount per its GPU, that of all other layers per GPU of the rest, or 0 if no GPU is left).
 
-        of: amounts summed over the layers before each cut.
+        of: amounts summed over the layers of each ideal.
         """
         whole, mine = float(of[-1]), float(of[place.stop] - of[place.first])
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
@@ -76,9 +80,14 @@ class Bounds:
         A stage leaves a layer and a GPU to each further stage. The whole mesh takes all layers, and is yielded only for
         least 1; on a part of the mesh a stage never has all layers.
         """
-        last = len(self.work) - 1
-        longest = last - max(least - 1, 1)
-        able = [(first, stop) for first in range(last) for stop in range(first + 1, min(first + longest, last) + 1)]
+        ideals, last = self.ideals, len(self.ideals) - 1
+        longest = len(ideals[-1]) - max(least - 1, 1)
+        able = [
+            (first, stop)
+            for first in range(last)
+            for stop in range(first + 1, last + 1)
+            if len(ideals[stop]) - len(ideals[first]) <= longest and ideals[first] < ideals[stop]
+        ]
         for mesh, gpus in enumerate(self.gpus[:-1]):
             if gpus <= self.gpus[-1] - (least - 1):
                 yield from (Place(first, stop, mesh) for first, stop in able)
@@ -116,14 +125,15 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
     Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
     A stage with n stages behind it holds min(n + 1, turns) microbatches in flight.
     """
-    last, turns = len(bounds.work) - 1, bounds.turns
-    most = min(most, last, bounds.gpus[-1])
+    last, turns = len(bounds.ideals) - 1, bounds.turns
+    after = [len(bounds.ideals[-1]) - len(ideal) for ideal in bounds.ideals]  # layers behind each
+    most = min(most, after[0], bounds.gpus[-1])
     unit = reduce(gcd, (bounds.gpus[place.mesh] for place in places), bounds.gpus[-1])
     while True:
         rows: list[list[_Entry]] = [[] for _ in range(most)]
         for place in places:
             for behind in range(most):
-                if (behind == 0) == (place.stop == last) and behind <= last - place.stop:
+                if (behind == 0) == (place.stop == last) and behind <= after[place.stop]:
                     stage = stages.known(place, min(behind + 1, turns))
                     gpus = bounds.gpus[place.mesh]
                     if isinstance(stage, Stage):
@@ -158,8 +168,8 @@ def _cheapest(
     """Return (seconds of the least step, its stages, first to last) of `least` to `most` stages; (inf, []) if none.
 
     Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
-    number of stages, the layers before and the GPUs. rows: entries by the number of stages behind. last: number of
-    layers. gpus: of the mesh, in units; all are used.
+    number of stages, the ideal before and the GPUs. rows: entries by the number of stages behind. last: index of the
+    ideal of all layers. gpus: of the mesh, in units; all are used.
     """
     rows = [sorted(some, key=lambda entry: entry.place) for some in rows]
     places = [np.array([(e.place.first, e.place.stop, e.gpus) for e in some], np.int64).reshape(-1, 3) for some in rows]
@@ -168,8 +178,8 @@ def _cheapest(
     def sums(slowest_s: float) -> tuple[list[Array], list[Array]]:
         """Return (sums, terms) by number of stages, if no stage has more than `slowest_s` busy seconds.
 
-        sums: least sum of the seconds of stages from a layer on with a number of GPUs, [layers + 1, gpus + 1]. terms:
-        that with each entry as the first stage, [entries, gpus + 1]. Infinite where there are none.
+        sums: least sum of the seconds of stages from an ideal on with a number of GPUs, [ideals, gpus + 1]. terms: that
+        with each entry as the first stage, [entries, gpus + 1]. Infinite where there are none.
         """
         none = np.full((last + 1, gpus + 1), np.inf)
         result, terms = [none.copy()], list[Array]()
@@ -196,9 +206,9 @@ def _cheapest(
         sum_s, count = least_s(slowest_s)
         if sum_s + slowest_s < best:
             best, limit_s, number = sum_s + slowest_s, slowest_s, count
-    terms, chosen, layer, left = sums(limit_s)[1], list[_Entry](), 0, gpus
+    terms, chosen, ideal, left = sums(limit_s)[1], list[_Entry](), 0, gpus
     for behind in reversed(range(number)):
-        mine = places[behind][:, 0] == layer
+        mine = places[behind][:, 0] == ideal
         chosen.append(rows[behind][int(np.argmin(np.where(mine, terms[behind][:, left], np.inf)))])
-        layer, left = chosen[-1].place.stop, left - chosen[-1].gpus
+        ideal, left = chosen[-1].place.stop, left - chosen[-1].gpus
     return best, chosen

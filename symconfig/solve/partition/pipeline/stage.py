@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +21,11 @@ from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Partition, partition
 
+Ideal = frozenset[int]  # layers with all that they depend on: what may run before a cut
+
 
 class Place(NamedTuple):
-    """The layers from `first` to `stop` (exclusive), on the part `mesh` of the mesh, as indices."""
+    """The layers of the ideal `stop` without those of the ideal `first`, on the part `mesh` of the mesh, as indices."""
 
     first: int
     stop: int
@@ -71,11 +74,13 @@ class Stage:
 class Stages:
     """Stages of one program with ask.turns microbatches, solved on demand and cached.
 
-    cuts: first operator of each layer and the end of the last. solved: number of runs of the tensor solver.
+    cuts: first operator of each layer and the end of the last. ideals: of the layers, from none to all. solved: number
+    of runs of the tensor solver.
     """
 
     parts: Parts
     cuts: tuple[int, ...]
+    ideals: tuple[Ideal, ...]
     meshes: tuple[Mesh, ...]
     ask: Ask
     solved: int = 0
@@ -83,13 +88,38 @@ class Stages:
     _fitted: dict[Hashable, Stage | None] = field(default_factory=dict)
     _keys: dict[tuple[int, int], Hashable] = field(default_factory=dict)
 
-    def key(self, place: Place) -> Hashable:
-        """Return a hashable that two stages share if mesh and layers are equal but for names, pins included. Cached."""
-        start, end = self.cuts[place.first], self.cuts[place.stop]
-        if (start, end) not in self._keys:
-            held = touched(self.parts.program, self.ask.pins, start, end)
-            self._keys[start, end] = (self.parts.key(start, end), held)
-        return self._keys[start, end], place.mesh
+    @property
+    def turns(self) -> int:
+        return self.ask.turns[0]
+
+    def key(self, first: int, stop: int) -> Hashable:
+        """Return a hashable that the layers of two stages share if they are equal but for names, pins included. Cached.
+
+        first, stop: indices of the ideals between which the layers lie.
+        """
+        known = self._keys.get((first, stop))
+        if known is None:
+            parts, start, end = self._range(first, stop)
+            held = touched(parts.program, self.ask.pins, start, end)
+            known = self._keys[first, stop] = (parts.key(start, end), held)
+        return known
+
+    def _range(self, first: int, stop: int) -> tuple[Parts, int, int]:
+        """Return (parts, start, end): the layers between two ideals are operators [start, end) of the program `parts`.
+
+        The program is reordered so that the ideal `first` comes before them and all layers beyond `stop` behind them.
+        """
+        before, until = self.ideals[first], self.ideals[stop]
+        parts, cuts = self.in_order([*sorted(before), *sorted(until - before), *sorted(self.ideals[-1] - until)])
+        return parts, cuts[len(before)], cuts[len(until)]
+
+    def in_order(self, layers: Sequence[int]) -> tuple[Parts, tuple[int, ...]]:
+        """Return the program with its layers in this order, and its cuts: first operator of each layer, and the end."""
+        if list(layers) == list(range(len(layers))):
+            return self.parts, self.cuts
+        ranges = [range(self.cuts[layer], self.cuts[layer + 1]) for layer in layers]
+        cuts = accumulate((len(operators) for operators in ranges), initial=0)
+        return self.parts.reordered([index for operators in ranges for index in operators]), tuple(cuts)
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
         """Return the fastest stage that fits, None if none does, or a float if only another run of the solver can tell.
@@ -98,7 +128,7 @@ class Stages:
         ask.keeps[0] only, and cached. If that fits with `alive` microbatches in flight, it is the answer; else what
         `stage` has cached; else its seconds are the bound.
         """
-        key = self.key(place)
+        key = self.key(place.first, place.stop), place.mesh
         if key not in self._free:
             self._free[key] = self._solve(place, 1, replace(self.ask, keeps=self.ask.keeps[:1], memory_limit=np.inf))
         free = self._free[key]
@@ -115,7 +145,8 @@ class Stages:
         """
         known = self.known(place, alive)
         if isinstance(known, float):
-            known = self._fitted[self.key(place), alive] = self._limited(place, alive)
+            key = self.key(place.first, place.stop), place.mesh
+            known = self._fitted[key, alive] = self._limited(place, alive)
         return known
 
     def _limited(self, place: Place, alive: int) -> Stage | None:
@@ -137,12 +168,12 @@ class Stages:
         """
         self.solved += 1
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
-        start, end = self.cuts[place.first], self.cuts[place.stop]
-        program = self.parts.program_of(start, end)
+        parts, start, end = self._range(place.first, place.stop)
+        program = parts.program_of(start, end)
         answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
         if answer is None:
             return None
-        return self._as_stage(answer, self.parts.shared(start, end), mesh.gpus)
+        return self._as_stage(answer, parts.shared(start, end), mesh.gpus)
 
     def _as_stage(self, answer: Partition, shared: Sequence[Parameter], gpus: int) -> Stage:
         """Return a partition of a stage's operators as a stage. shared: weights that it has in common with others.

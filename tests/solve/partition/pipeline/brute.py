@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import permutations
 from math import inf, prod
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 from symconfig.cost.partition import rates
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import of_cluster
+from symconfig.graph.operator import Operator
 from symconfig.graph.program.fold import Parts
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
@@ -57,6 +59,18 @@ def least_step_s(program: Program, ask: Ask, least: int, most: int) -> float:
     )
 
 
+def orders(program: Program) -> list[tuple[Operator, ...]]:
+    """Every order in which the program's operators may run."""
+    return [
+        order
+        for order in permutations(program.operators)
+        if all(
+            {use.name for use in op.inputs}.isdisjoint(use.name for later in order[n:] for use in later.outputs)
+            for n, op in enumerate(order)
+        )
+    ]
+
+
 def _cuts(operators: int, stages: int) -> Iterator[tuple[int, ...]]:
     from itertools import combinations
 
@@ -99,6 +113,30 @@ def chain(folder: Path, widths: list[int], *, skip: bool = False, tied: bool = F
         *(f"  - {line}" for line in lines), f"outputs: [{end}]",
     ))  # fmt: skip
     path = folder / "chain.yaml"
+    path.write_text(text + "\n")
+    return load_program(path)
+
+
+def branches(folder: Path, left: list[int], right: list[int]) -> Program:
+    """Two chains of products of the same examples, the left one written first, whose results are added. The widths
+    begin and end alike.
+    """
+    lines, weights, sizes = list[str](), list[str](), {"h": left[0], "e": left[-1]}
+    for side, widths in (("l", left), ("r", right)):
+        dims = ["h", *(f"{side}{n}" for n in range(1, len(widths) - 1)), "e"]
+        sizes |= dict(zip(dims, widths, strict=True))
+        names = ["x", *(f"{side}y{n}" for n in range(1, len(widths)))]
+        for n in range(len(widths) - 1):
+            weights.append(f"{side}w{n}: [{dims[n]}, {dims[n + 1]}]")
+            lines.append(f"{names[n + 1]}[b,{dims[n + 1]}] = {names[n]}[b,{dims[n]}] * {side}w{n}")
+    lines.append(f"z[b,e] = add(ly{len(left) - 1}[b,e], ry{len(right) - 1}[b,e])")
+    text = "\n".join((
+        "schema: symconfig.program/1", "name: branches",
+        f"dims: {{b: 4096, {', '.join(f'{dim}: {size}' for dim, size in sizes.items())}}}", "batch: [b]",
+        "inputs: {x: [b, h]}", f"parameters: {{{', '.join(weights)}}}", "operators:",
+        *(f"  - {line}" for line in lines), "outputs: [z]",
+    ))  # fmt: skip
+    path = folder / "branches.yaml"
     path.write_text(text + "\n")
     return load_program(path)
 

@@ -18,10 +18,10 @@ from symconfig.graph.program.repeats import Run
 from symconfig.resources import data_dir
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Times
-from symconfig.solve.partition.pipeline.run import Pipeline, layers, pipeline
+from symconfig.solve.partition.pipeline.run import Pipeline, ideals, layers, pipeline
 from symconfig.solve.partition.pipeline.stage import submeshes
 from symconfig.solve.partition.run import Ask, partition
-from tests.solve.partition.pipeline.brute import ask, chain, least_step_s
+from tests.solve.partition.pipeline.brute import ask, branches, chain, least_step_s, orders
 from tests.solve.partition.programs import transformer
 
 WIDE = [1024, 1024, 8192, 8192, 1024, 1024]
@@ -43,6 +43,30 @@ def test_no_cut_on_any_parts_of_the_mesh_is_faster(tmp_path: Path, kind: str, tu
         found = solved(program, ask(4, turns), least, most)
         assert found.step_s == pytest.approx(least_step_s(program, ask(4, turns), least, most), rel=1e-9)
         assert least <= len(found.stages) <= most
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [([1024, 2048, 4096], [1024, 4096, 512, 4096]), ([1024, 8192, 1024], [1024, 4096, 1024]), ([512, 4096], [512] * 4)],
+)
+def test_no_order_of_branches_is_faster(tmp_path: Path, left: list[int], right: list[int]) -> None:
+    """Against all cuts of all orders in which the operators may run."""
+    program = branches(tmp_path, [*left[:-1], 4096], [*right[:-1], 4096])
+    every, of, most = orders(program), ask(4, 8), 3
+    steps = [least_step_s(replace(program, operators=order), of, 2, most) for order in every]
+    found = solved(program, of, 2, most)
+    assert found.step_s == pytest.approx(min(steps), rel=1e-9)
+    assert found.program.operators in every
+    assert found.bounds[-1] == len(program.operators)
+
+
+def test_stages_may_be_cut_in_another_order_than_the_written_one(tmp_path: Path) -> None:
+    """The heavy right branch, written last, is the first stage: the left one and the sum follow."""
+    program, of = branches(tmp_path, [512, 2048, 512], [512, 8192, 512]), ask(4, 32)
+    assert len(ideals(program, range(6))) == 3 * 3 + 1
+    found = solved(program, of, 4, 4)
+    assert [program.operators.index(found.program.operators[n]) for n in range(5)] == [2, 3, 0, 1, 4]
+    assert found.step_s < 0.9 * least_step_s(program, of, 4, 4)
 
 
 @pytest.mark.parametrize("room", [0.7, 0.8])
