@@ -53,7 +53,7 @@ class PartitionResult:
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
+        return spent(self.found.costs, self.found.axes, self.found.rows)
 
     def baselines(self) -> Mapping[str, Partition | None]:
         """Return {well-known strategy: its best partition by the adaptive solver; None if none fits}."""
@@ -68,27 +68,15 @@ class PartitionResult:
         return python(self.placements())
 
     def distribute(self, module: Any, device_type: str = "cuda") -> Any:
-        """Replace every parameter of the PyTorch module by a DTensor as `placements` says, on a mesh of all ranks of
-        the process group, and return the module.
+        """Replace every parameter of the PyTorch module by a DTensor as `placements_file` does, on a mesh of all ranks
+        of the process group, and return the module.
         """
-        from torch import nn
-        from torch.distributed import init_device_mesh, tensor
+        from torch.distributed import init_device_mesh
 
-        found = self.placements()
-        sizes, names = zip(*((dim.size, dim.name) for dim in found.mesh), strict=True)
-        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=names)
-        known: dict[int, nn.Parameter] = {}  # by identity: a parameter with several paths stays one
-        for path, weight in list(module.named_parameters(remove_duplicate=False)):
-            if id(weight) not in known:
-                ways = [
-                    getattr(tensor, way.kind)(*(() if way.dim is None else (way.dim,)))
-                    for way in found.parameters[path].placements
-                ]
-                cut = tensor.distribute_tensor(weight.detach(), mesh, ways)
-                known[id(weight)] = nn.Parameter(cut, requires_grad=weight.requires_grad)
-            owner, _, name = path.rpartition(".")
-            module.get_submodule(owner).register_parameter(name, known[id(weight)])
-        return module
+        file: dict[str, Any] = {}
+        exec(self.placements_file(), file)
+        mesh = init_device_mesh(device_type, file["MESH_SHAPE"], mesh_dim_names=file["MESH_DIM_NAMES"])
+        return file["distribute"](module, mesh)
 
     @property
     def headline(self) -> tuple[str, str]:

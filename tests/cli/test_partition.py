@@ -138,15 +138,19 @@ def test_a_gpu_without_bf16_is_partitioned_in_fp16(run: Run) -> None:
 
 def test_less_kept_is_worth_more_moved_where_gamma_is_small() -> None:
     """The source paper's sum of kept / gamma + moved."""
-    found = [
+    results = [
         symconfig.partition(
             model="llama2-7b", cluster="h100", gpus=8, global_batch_size=8, num_microbatches=1, solver="adaptive",
             objective="symtensor", gamma=gamma,
-        ).found
+        )
         for gamma in (1e6, 1e-3)
     ]  # fmt: skip
-    assert [one.gamma for one in found] == [1e6, 1e-3]
-    assert found[1].memory < found[0].memory
+    assert [one.found.gamma for one in results] == [1e6, 1e-3]
+    kept, moved = zip(
+        *((one.spent.relative * one.found.gamma, one.spent.communication) for one in results), strict=True
+    )
+    assert kept[1] < kept[0]
+    assert moved[1] > moved[0]
 
 
 def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_partition(run: Run) -> None:

@@ -63,13 +63,14 @@ def pair(name: str, gpus: int, batch: int, objective: Objective, room: float) ->
     if found is None:
         return None
     again = first_case(asked, objective, Keep.SHARDS, axes)  # nothing that the other has worked out
+    again = replace(again, gamma=found.gamma)
 
-    def search(gamma: float) -> Solution:
-        rows = spaces(again, axes, gamma=gamma)
+    def search() -> Solution:
+        rows = spaces(again, axes)
         assert rows is not None
-        return exact.solve(assemble(again, rows, limit, gamma), limit_s=EXACT_S)
+        return exact.solve(assemble(again, rows, limit), limit_s=EXACT_S)
 
-    other, exact_s = timed(lambda: search(found.gamma))
+    other, exact_s = timed(search)
     return Pair(name, len(costs.net.nodes), found.cost, min(other.cost, found.cost), other.bound, adaptive_s, exact_s)
 
 

@@ -21,7 +21,7 @@ from symconfig.graph.implementation import Implementation
 from symconfig.graph.program.net import Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.adaptive import Strategy
+from symconfig.solve.partition.lines import Strategy
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
 from tests.solve.partition.strategies import Arrival, Settling, matching, named_rows, way
@@ -86,9 +86,9 @@ class Weighed:
         return self.memory <= limit_bytes
 
 
-def weighed(costs: Costs, rows: np.ndarray | Strategy, gamma: float = np.inf) -> Weighed:
+def weighed(costs: Costs, rows: np.ndarray | Strategy) -> Weighed:
     every = [np.array([row], dtype=np.int64) for row in rows]
-    problem, at = assemble(costs, every, np.inf, gamma), (0,) * len(every)
+    problem, at = assemble(costs, every, np.inf), (0,) * len(every)
     chosen = tuple(tuple(row[0].tolist()) for row in every)
     return Weighed(problem.cost(at), problem.memory(at), costs.training.turns, costs.training.keep, chosen)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from statistics import median
 
@@ -57,7 +58,7 @@ def _of(asked: Question) -> tuple[int, tuple[float, ...]] | None:
         for objective in (Objective.TIME, Objective.SYMTENSOR)
     )
     seconds, moved = (np.array([price(of, rows)[0] for rows in some]) for of in (timed, relative))
-    kept = np.array([price(relative, rows, 1.0)[0] for rows in some]) - moved
+    kept = np.array([price(replace(relative, gamma=1.0), rows)[0] for rows in some]) - moved
     costs = [moved, moved + kept * float(np.median(moved) / np.median(kept))]
     taus = [kendall(list(zip(cost.tolist(), seconds.tolist(), strict=True))) for cost in costs]
     return len(some), (*taus, *(float(seconds[int(cost.argmin())] / seconds.min()) for cost in costs))

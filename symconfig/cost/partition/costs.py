@@ -6,6 +6,7 @@ Both objectives run through the same rules. `time`: seconds of a step, computati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -19,16 +20,17 @@ from symconfig.cost.partition.links import (
     Activation,
     Kept,
     Leg,
+    Numbers,
     Weight,
     codes,
-    codes_where,
     digits,
     every,
     exposed_cost,
     held_bytes,
+    legs_cost,
     moved_cost,
     states,
-    weight,
+    transfers,
 )
 from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
 from symconfig.cost.partition.work import Passes, Rows, held, inner_cost, passed, work
@@ -70,7 +72,7 @@ class Training:
 class NodeCost(NamedTuple):
     """Costs of a node by row, [rows]: in the objective's unit; bytes held; bytes alive while the node runs.
 
-    relative: the source paper's Cost_mem, which is divided by gamma and not part of `cost`; 0 for the objective `time`.
+    relative: the source paper's Cost_mem, of which `cost` contains 1 / gamma; 0 for the objective `time`.
     """
 
     cost: Array
@@ -93,7 +95,7 @@ class Costs:
     rates: of the axes, in the objective's unit. framework: its bytes per parameter, and its overlap of data-parallel
     communication (`hide.data`) with the work of the operator that reads a weight. flat: weights may be stored in
     smaller shards than they are used in. between: of a message to another stage; None if the network is no pipeline
-    stage.
+    stage. gamma: of the objective symtensor; infinite: memory costs nothing.
     """
 
     net: Net
@@ -104,6 +106,7 @@ class Costs:
     objective: Objective = Objective.TIME
     flat: bool = True
     between: Prices | None = None
+    gamma: float = float("inf")
     _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -123,22 +126,21 @@ class Costs:
     def node(self, index: int, rows: Rows) -> NodeCost:
         """Return the costs of all microbatches and instances of a node without its links: [rows]; 0 for a copy.
 
-        rows: an option per mesh axis. Of a parameter, `cost` is its share of the one kernel that steps all weights (0
-        if frozen), `memory` weight, gradient and optimizer state. Of an operator, `cost` is computation and the
+        rows: an option per mesh axis. Of a parameter, `cost` is its `update_s`, `memory` weight, gradient and optimizer
+        state. Of an operator, `cost` is computation and the
         collectives within it, forward (twice if recomputed) and backward, `memory` saved outputs and residues of all
         instances alive at once (saved inputs belong to links), `transient` twice the bytes of one instance's tensors.
-        `relative` is of the parameter or of the operator's outputs.
+        `relative`, of which `cost` contains 1 / gamma, is of the parameter or of the operator's outputs.
         """
         node, training = self.net.nodes[index], self.training
         none = np.zeros(len(rows))
         if node.parameter is not None:
-            port, cost = node.ports[0], none
-            if self.timed and node.parameter.trainable:
-                state = self._shares(node, rows)[2]
-                cost = port.elements * state * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
-            relative = none if self.timed else self._relative_memory(port, rows)
-            weight, gradient, state = self.stored(node, rows)
-            return NodeCost(node.times * cost, node.times * (weight + gradient + state), none, node.times * relative)
+            relative = node.times * (none if self.timed else self._relative_memory(node.ports[0], rows))
+            cost, states = (
+                self.update_s(node, rows) + relative / self.gamma,
+                node.times * sum(self.stored(node, rows), none),
+            )
+            return NodeCost(cost, states, none, relative)
         if node.operator is None:
             return NodeCost(none, none, none, none)
         own = self.passes(node, rows)
@@ -151,8 +153,19 @@ class Costs:
         times, relative = training.turns * node.times, none
         if not self.timed:
             made = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._relative_memory(port, rows) for port in made), none)
-        return NodeCost(times * cost, memory, 2.0 * each.sum(axis=0), times * relative)
+            relative = times * sum((self._relative_memory(port, rows) for port in made), none)
+        return NodeCost(times * cost + relative / self.gamma, memory, 2.0 * each.sum(axis=0), relative)
+
+    def update_s(self, node: Node, rows: Rows) -> Array:
+        """Return a parameter's seconds of the one kernel that steps all weights, all instances: [rows].
+
+        0 if it is frozen and for the objective `symtensor`.
+        """
+        if not self.timed or node.parameter is None or not node.parameter.trainable:
+            return np.zeros(len(rows))
+        state = self._shares(node, rows)[2]
+        update: Array = node.ports[0].elements * state * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
+        return node.times * update
 
     def passes(self, node: Node, rows: Rows) -> Passes:
         """Return the seconds of one instance of an operator in one microbatch, forward and backward: [rows] each.
@@ -252,29 +265,41 @@ class Costs:
         memory 0; infinite where the optimizer state is sharded and the operator uses the weight sharded otherwise or,
         without `flat`, whole.
         """
-        link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
-        if isinstance(rule, Weight):
-            ahead, behind = self.overlappable_s(self.net.nodes[link.consumer], taken)
-            # most pairs split what the other row does not: they are left out before anything is worked out
-            where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
-            each = zip(self.rates_of_weights, rule.transfers, strict=True)
-            amounts = (moved_cost(every(rates), amount) for rates, (_, amount) in each)
-            moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
-            cost = np.full((len(given), len(taken)), np.inf)
-            cost[where] = rule.times * exposed_cost(
-                moved,
-                ahead[where[1]],
-                behind[where[1]],
-                regathers=rule.regathers,
-                trainable=rule.trainable,
-                turns=rule.turns,
-            )
-            return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
-        there = codes(rule.there, given, taken)
-        cost, kept = rule.cost(table, False).take(there), held_bytes(table, rule.kept).take(there)
-        if any(leg.backward for leg in rule.legs):
-            cost += rule.cost(table, True).take(codes(rule.back, given, taken))
-        return LinkCost(cost, kept)
+        amounts = [values.take(codes(pairs, given, taken)) for pairs, values in self.tables(index)]
+        weight = isinstance(self.rule(index), Weight)
+        sink = self.net.nodes[self.net.links[index].consumer]
+        return self.combined(index, amounts, *(self.overlappable_s(sink, taken) if weight else ()))
+
+    def tables(self, index: int) -> list[tuple[Numbers, Array]]:
+        """Return a link's tables: (digits of its pairs of options, values by number of the pair of layouts).
+
+        Of an activation cost forward, cost backward, and bytes kept; of a weight the costs of its four transfers.
+        """
+        rule, table = self.rule(index), every(self.rates)
+        if isinstance(rule, Activation):
+            forward, backward = (tuple(leg for leg in rule.legs if leg.backward is way) for way in (False, True))
+            return [
+                (rule.there, legs_cost(table, forward, rule.times)),
+                (rule.back, legs_cost(table, backward, rule.times)),
+                (rule.there, held_bytes(table, rule.kept)),
+            ]
+        each = zip(rule.transfers, self.rates_of_weights, strict=True)
+        return [(pairs, moved_cost(every(rates), amount)) for (pairs, amount), rates in each]
+
+    def combined(
+        self, index: int, amounts: Sequence[Array], ahead: Array | float = 0.0, behind: Array | float = 0.0
+    ) -> LinkCost:
+        """Return a link's cost and bytes kept, in the shape of the values that were read from its `tables`.
+
+        ahead, behind: of a weight's consumer the forward and backward seconds that transfers may overlap with.
+        """
+        rule = self.rule(index)
+        if isinstance(rule, Activation):
+            return LinkCost(amounts[0] + amounts[1], amounts[2])
+        exposed = exposed_cost(
+            amounts, ahead, behind, regathers=rule.regathers, trainable=rule.trainable, turns=rule.turns
+        )
+        return LinkCost(rule.times * exposed, np.broadcast_to(0.0, exposed.shape))
 
     def rule(self, index: int) -> Activation | Weight:
         """Return a link's digits, amounts and counts, cached: Weight if its producer is a parameter, else Activation.
@@ -296,11 +321,10 @@ class Costs:
             return self._rules[index]
         op = sink.operator
         others = (at for at in range(len(op.inputs)) if at != link.taken) if op is not None else ()
-        self._rules[index] = weight(
-            source,
-            use,
-            flat=self.flat,
-            amounts=(self._amount(port, port.tensor.element_bytes), self._amount(port, self.framework.bytes.gradient)),
+        amounts = (self._amount(port, port.tensor.element_bytes), self._amount(port, self.framework.bytes.gradient))
+        self._rules[index] = Weight(
+            transfers=transfers(source, use, flat=self.flat, amounts=amounts),
+            trainable=source.parameter.trainable,
             regathers=op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others)),
             turns=float(self.training.turns),
             times=float(link.times),

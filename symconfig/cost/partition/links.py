@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate, change, local
 from symconfig.cost.partition.work import Rows
-from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, Truth, Way, cut, where
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, cut
 from symconfig.graph.program.net import Node, Port
 
 Numbers = NDArray[np.int64]
-Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
 BASE = 10
 _MOST_KNOWN = 128  # arrays that are cached of a kind: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
@@ -68,21 +67,6 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
     for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
         total += BASE**axis * table[row].take(column, axis=1)
     return total
-
-
-def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return the pairs of rows without a FORBIDDEN digit in `able`, and the numbers of these pairs by each table.
-
-    able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
-    into taken, [pairs] each; numbers are one array [pairs] per table: the digit of axis i times 10^i, summed, FORBIDDEN
-    digits of `tables` included.
-    """
-    some = np.ones((len(given), len(taken)), dtype=bool)
-    for row, column in zip(given.T, taken.T, strict=True):
-        some &= (able != FORBIDDEN)[row].take(column, axis=1)
-    first, second = np.divmod(np.flatnonzero(some), len(taken))
-    powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
-    return (first, second), [table[given[first], taken[second]] @ powers for table in tables]
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +195,6 @@ class Activation:
     kept: Kept | None
     times: float
 
-    def cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the forward legs, or else of the gradient's, by layout pair: [numbers]."""
-        return legs_cost(table, tuple(leg for leg in self.legs if leg.backward == backward), self.times)
-
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -233,9 +213,15 @@ class Weight:
 
 
 def exposed_cost(
-    moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
+    moved: Sequence[Array],
+    ahead: Array | float,
+    behind: Array | float,
+    *,
+    regathers: bool,
+    trainable: bool,
+    turns: float,
 ) -> Array:
-    """Return the exposed cost per step of a weight's transfers, element by element; of one link, or of many.
+    """Return the exposed cost per step of a weight's transfers, element by element.
 
     moved: costs of gather, of the gradient's change of layout after a backward, of its reduction and of the update.
     ahead, behind: forward and backward work that they may overlap with. Every microbatch exposes the forward's gather
@@ -244,42 +230,34 @@ def exposed_cost(
     update beyond what the gather leaves of `ahead`.
     """
     gather, turn, reduction, update = moved
-    turn = where(regathers, gather, 0.0) + where(trainable, turn, 0.0)
-    every = np.maximum(gather - ahead, 0.0) + np.maximum(turn - behind, 0.0)
-    once = np.maximum(reduction - np.maximum(behind - turn, 0.0), 0.0)
-    once = once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0)
-    result: Array = turns * every + where(trainable, once, 0.0)
+    back = (gather if regathers else 0.0) + (turn if trainable else 0.0)
+    result: Array = turns * (np.maximum(gather - ahead, 0.0) + np.maximum(back - behind, 0.0))
+    if trainable:
+        once = np.maximum(reduction - np.maximum(behind - back, 0.0), 0.0)
+        result = result + (once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0))
     return result
 
 
-def weight(
-    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
-) -> Weight:
-    """Return the link of a parameter to the port that uses it: four transfers as digits, with their amounts.
+def transfers(
+    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float]
+) -> tuple[tuple[Numbers, float], ...]:
+    """Return digits and amounts of a parameter's four transfers to the port that uses it (see `Weight`).
 
     amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
     shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the
     operator uses the weight sharded but the state is sharded otherwise (FLAT, too), and without `flat` also if the
-    operator uses it unsharded and the state is sharded. regathers, turns, times: stored as given.
+    operator uses it unsharded and the state is sharded.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
     summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
-    layouts = Layouts(stored, use.forward, use.backward, summed, state, state)
     senseless = cut(state) & (cut(use.forward) | (not flat)) & (state != use.forward)
-    assert source.parameter is not None
-
-    def transfer(way: Way[NDArray[np.int64]]) -> tuple[Numbers, float]:
-        numbers = np.broadcast_to(digits(way.given, way.taken), summed.shape)
-        forbidden = senseless & (way.phase is Phase.FORWARD)
-        return np.where(forbidden, FORBIDDEN, numbers), amounts[way.gradient]
-
-    return Weight(
-        transfers=tuple(transfer(way) for way in layouts.ways() if way.phase is not Phase.KEPT),  # as FORWARD
-        trainable=source.parameter.trainable,
-        regathers=regathers,
-        turns=turns,
-        times=times,
-    )
+    result = []
+    for way in Layouts(stored, use.forward, use.backward, summed, state, state).ways():
+        if way.phase is not Phase.KEPT:  # as FORWARD
+            pairs = np.broadcast_to(digits(way.given, way.taken), summed.shape)
+            forbidden = senseless & (way.phase is Phase.FORWARD)
+            result.append((np.where(forbidden, FORBIDDEN, pairs), amounts[way.gradient]))
+    return tuple(result)
 
 
 def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

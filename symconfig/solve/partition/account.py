@@ -196,20 +196,19 @@ class Spent:
         return sum(parts) + self.transient_bytes
 
 
-def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("inf")) -> Spent:
+def spent(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Spent:
     """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links.
 
-    rows: the chosen row of every node. gamma: divides Cost_mem in `relative` (infinite: 0). Communication, exposed and
-    overlapped, is that of `collectives`; activations are all bytes held less those of parameters; transient_bytes is
-    the largest of a node.
+    rows: the chosen row of every node. Communication, exposed and overlapped, is that of `collectives`; activations are
+    all bytes held less those of parameters; transient_bytes is the largest of a node.
     """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     alone = [costs.node(index, row) for index, row in enumerate(every)]
     states, work, optimizer = np.zeros(3), 0.0, 0.0
-    for node, row, own in zip(net.nodes, every, alone, strict=True):
+    for node, row in zip(net.nodes, every, strict=True):
         if node.parameter is not None:
             states += node.times * np.concatenate(costs.stored(node, row))
-            optimizer += own.cost.item()
+            optimizer += costs.update_s(node, row).item()
         elif node.operator is not None:
             passes = costs.passes(node, row)
             work += costs.training.turns * node.times * (costs.forwards(node) * passes.forward + passes.backward).item()
@@ -222,7 +221,7 @@ def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("
         optimizer=optimizer,
         communication=sum(one.exposed for one in moved),
         overlapped=sum(one.cost - one.exposed for one in moved),
-        relative=sum(own.relative.item() for own in alone) / gamma,
+        relative=sum(own.relative.item() for own in alone) / costs.gamma,
         weights_bytes=weights,
         gradients_bytes=gradients,
         optimizer_bytes=state,

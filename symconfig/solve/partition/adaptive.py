@@ -17,22 +17,19 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.lines import Lines
+from symconfig.solve.partition.lines import Lines, Strategy
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import every_row, shared_out
 
-Row = tuple[int, ...]
-Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
 _PRICES = 16
-_ANY = 20  # a price at which little counts but memory; what is equal in it is chosen by its cost still
-TRANSIENT = 0.01  # of a transient that counts where as little is held
+_ANY = 20  # log2 of a price at which little counts but memory; what is equal in it is chosen by its cost still
 _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A strategy with its cost. memory: bytes at the peak. gamma: the value it was found at.
+    """A strategy with its cost. memory: bytes at the peak. gamma: 1 / the price of memory that it was found at.
 
     moved: the cost without the price of memory. weight: the priced amount, bytes or the source paper's Cost_mem.
     """
@@ -58,8 +55,7 @@ class Cutter:
 
     costs: Costs
     axes: tuple[Axis, ...]
-    gamma: float | None  # given, or to adapt
-    by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
+    by_bytes: bool  # the price is on bytes; else on the source paper's Cost_mem, of which it is 1 / gamma
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
     lines: Lines = field(init=False)
@@ -79,15 +75,7 @@ class Cutter:
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
         self.lines = Lines(self.costs, self.axes)
 
-    def cut(
-        self,
-        axis: int,
-        rows: Strategy,
-        price: float,
-        open_: Sequence[int] = (),
-        lean: bool = False,
-        most: float = float("inf"),
-    ) -> Strategy:
+    def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
         """Return the strategy that is cheapest among those that differ from `rows` in this axis only, links included.
 
         Exact by variable elimination; a local search from `rows` if the net is too dense for it (steps is None).
@@ -95,101 +83,76 @@ class Cutter:
         Args:
             price: of a byte held (by_bytes), else of a unit of Cost_mem.
             open_: axes cut later; a pinned node takes only options that satisfy its pins for some choice on these axes.
-            lean: with by_bytes, TRANSIENT of each transient is priced, too.
-            most: bytes; options with a larger transient are excluded.
         """
-        line, links = self.lines.along(axis, np.array(rows, dtype=np.int64)), self.costs.net.links
-        # transients: only the largest counts at the peak, but no node would keep its own low for nothing
-        held = line.memory + TRANSIENT * line.transient if lean else line.memory
-        alone = np.where(line.transient <= most, line.cost + price * (held if self.by_bytes else line.relative), np.inf)
-        pairs = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
-        tables = self.lines.of_nodes(alone)
-        for link, table in zip(links, self.lines.of_links(pairs), strict=True):
+        nodes, links = self.lines.along(axis, rows)
+        tables = [node.cost + price * (node.memory if self.by_bytes else node.relative) for node in nodes]
+        for link, pair in zip(self.costs.net.links, links, strict=True):
+            table = pair.cost + price * pair.memory if self.by_bytes and price else pair.cost
             if link.producer == link.consumer:  # of a layer that is followed by itself
                 table = table.diagonal()
             tables.append(table if link.producer < link.consumer else table.T)
         others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
         for index, every in self.fixed.items():
             able = every[(every[:, others] == np.array(rows[index])[others]).all(axis=1), axis]
-            tables[index] = np.where(np.isin(self.lines.choices[index], able), tables[index], np.inf)
+            tables[index] = np.where(np.isin(np.arange(len(tables[index])), able), tables[index], np.inf)
         now = [row[axis] for row in rows]
         chosen = least(self.steps, tables) if self.steps is not None else _local_search(self.scopes, tables, now)
         return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
 
     def sums(self, rows: Strategy) -> tuple[float, float, float, float]:
         """Return a strategy's cost, bytes held, largest transient in bytes, and the source paper's Cost_mem."""
-        at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
-        moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
-        held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
-        return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
+        nodes, links = self.lines.along(None, rows)
+        moved = sum(float(node.cost) for node in nodes) + sum(float(link.cost) for link in links)
+        held = sum(float(node.memory) for node in nodes) + sum(float(link.memory) for link in links)
+        transient = max((float(node.transient) for node in nodes), default=0.0)
+        return moved, held, transient, sum(float(node.relative) for node in nodes)
 
     def measured(self, rows: Strategy, price: float) -> Division:
         """Return a strategy with its cost and memory (bytes at the peak), both infinite if a node violates its pins.
 
-        price: of memory, with which it was found. by_bytes: the cost excludes any price of memory, and `weight` is the
-        memory. Else cost = moved + weight / gamma with the source paper's Cost_mem as `weight`. gamma: the cutter's,
-        else 1/price (infinite for 0); recorded as infinite if bytes are priced for the objective symtensor.
+        price: of memory, with which it was found; part of the cost if it is of Cost_mem.
         """
-        moved, held, transient, weight = self.sums(rows)
+        moved, held, transient, relative = self.sums(rows)
         memory = held + transient
         if not all((every == rows[index]).all(axis=1).any() for index, every in self.fixed.items()):
             moved = memory = np.inf
-        gamma = self.gamma or (1.0 / price if price else float("inf"))
-        if self.by_bytes:
-            gamma = gamma if self.costs.timed else float("inf")
-            return Division(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
-        return Division(rows=rows, cost=moved + weight / gamma, memory=memory, gamma=gamma, moved=moved, weight=weight)
+        gamma = 1.0 / price if price and (self.costs.timed or not self.by_bytes) else self.costs.gamma
+        weight = memory if self.by_bytes else relative
+        cost = moved if self.by_bytes else moved + weight / gamma
+        return Division(rows=rows, cost=cost, memory=memory, gamma=gamma, moved=moved, weight=weight)
 
-    def partitioned(
-        self,
-        price: float,
-        order: Sequence[int],
-        start: Strategy | None = None,
-        lean: bool = False,
-        most: float = float("inf"),
-    ) -> Division:
+    def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Division:
         """Return the partition found by `cut` axis by axis in the given order, repeated until no axis changes a row.
 
         At most _ROUNDS rounds over all axes. start: a strategy to improve; None: from unsplit rows, with one more
-        round, in the first of which pins may still be satisfied by later axes. price, lean, most: see `cut`.
+        round, in the first of which pins may still be satisfied by later axes. price: see `cut`.
         """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled = 0
         rounds = list(order) * (_ROUNDS + (start is None))
         for number, axis in enumerate(rounds, 1):
             open_ = order[number:] if start is None else ()
-            before, rows = rows, self.cut(axis, rows, price, open_, lean, most)
+            before, rows = rows, self.cut(axis, rows, price, open_)
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
         return self.measured(rows, price)
 
-    def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the partition found from unsplit rows at a price of memory so high that it comes first.
 
-        The price is 2^_ANY times free.moved / free.weight.
-        """
-        return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
-
-
-def adaptive(
-    costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
-) -> Adapted:
+def adaptive(costs: Costs, axes: tuple[Axis, ...], memory_limit: float, ceiling: float = float("inf")) -> Adapted:
     """Return the cheapest partition found that fits the memory limit (bytes), or None, and whether that one is `tight`.
 
     It costs less than `ceiling`. tight: a cheaper one violated the limit or the pins. Axes are cut outermost first,
     then again innermost first, unless the first order already costs `ceiling` or more. Memory is free at first; if the
-    result does not fit, prices are searched (`_within_limit`). gamma (objective symtensor): the cost has Cost_mem /
-    gamma, and the first cut that price. With symtensor and without gamma, if no price of Cost_mem fits, bytes get the
-    price. Raise InputError if a node has too many rows.
+    result does not fit, prices are searched (`_within_limit`): of bytes, but with the objective symtensor and without a
+    gamma of Cost_mem, and only if none of these fits of bytes. Raise InputError if a node has too many rows.
     """
-    cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
+    cutter = Cutter(costs, axes, by_bytes=costs.timed or costs.gamma < np.inf)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
-    first = 1.0 / gamma if gamma else 0.0
     best: Division | None = None
     tight = False
     for order in orders:
-        cut = cutter.partitioned(first, order)
+        cut = cutter.partitioned(0.0, order)
         upper = best.cost if best is not None else ceiling
         if cut.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
             tight = True
@@ -198,7 +161,7 @@ def adaptive(
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or cut.memory > memory_limit
         fits = cut if cut.memory <= memory_limit else _within_limit(cutter, order, cut, memory_limit)
-        if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
+        if fits is None and not cutter.by_bytes:  # d_i / s_i is no measure of bytes
             by_bytes = replace(cutter, by_bytes=True)
             fits = _within_limit(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
         if fits is not None and fits.cost < upper:
@@ -209,15 +172,11 @@ def adaptive(
 def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
     """Return the cheapest partition found that fits the limit (bytes), or None if not even the leanest does.
 
-    The leanest is that at a price of memory so high that little else counts (`Cutter.leanest`). If it does not fit, a
-    second with priced transients is tried, and transients beyond what it leaves free are excluded afterwards. Then at
-    most _PRICES prices, each the one at which the last partition that fits and the last that does not would cost the
-    same; stops if the result repeats one of these or is nearly as cheap as `free`, the partition without a price.
+    The leanest is that at a price of memory so high that little else counts. Then at most _PRICES prices, each the one
+    at which the last partition that fits and the last that does not would cost the same; stops if the result repeats
+    one of these or is nearly as cheap as `free`, the partition without a price.
     """
-    fits, most = cutter.leanest(order, free), np.inf
-    if fits.memory > limit and order:
-        fits = cutter.leanest(order, free, lean=True)
-        most = limit - cutter.sums(fits.rows)[1]  # above it no transient fits beside what is held at least
+    fits = cutter.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order)
     if fits.memory > limit:
         return None
     best = fits
@@ -225,7 +184,7 @@ def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: f
     for _ in range(_PRICES):
         if best.cost <= free.cost * (1 + _CLOSE) or fits.weight >= over.weight or fits.moved <= over.moved:
             break
-        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows, most=most)
+        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows)
         if cut.rows in (fits.rows, over.rows):
             break
         if cut.memory > limit:

@@ -105,7 +105,7 @@ def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
             answer = milp.solve(left, known.left_s)
             cost = known.offer(left.original(answer.choice)) if answer.choice is not None else np.inf
             if not answer.proved:
-                return max(bound, min(answer.bound, ceiling))
+                return bound
             if cost < ceiling:
                 return np.inf
         bound = max(bound, ceiling)

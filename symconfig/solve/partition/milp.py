@@ -21,13 +21,8 @@ HiGHS takes two to six times as long on these programmes.
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pulp
@@ -35,18 +30,14 @@ import pulp
 from symconfig.solve.partition.problem import Array, Edge, Ints, Problem, side
 
 UNIT = 1e6  # the largest cost, and the memory limit, in the solvers' units: their tolerances of 1e-7 are 1e-13 of them
-_LOWER = re.compile(r"Lower bound:\s+([-+.\de]+)")  # of CBC's log
-_TOTAL = re.compile(r"Total time \(CPU seconds\):\s+([.\d]+)")  # in hundredths
-_CBC = "-timeMode cpu -ratio 0 -integerTolerance 1e-9 -increment 1e-7 -cuts off -heuristics off -preprocess off"
+_CBC = ["ratio 0", "integerTolerance 1e-9", "increment 1e-7", "cuts off", "heuristics off", "preprocess off"]
 Terms = list[tuple[Any, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """choice: the best found, or None. bound: no choice costs less. proved: whether the answer is exact."""
+class Answer(NamedTuple):
+    """choice: the cheapest found, or None. proved: whether no other is cheaper, or none fits."""
 
     choice: tuple[int, ...] | None
-    bound: float
     proved: bool
 
 
@@ -60,35 +51,36 @@ def spent_s() -> float:
 
 
 def solve(problem: Problem, limit_s: float = np.inf) -> Answer:
-    """Return the cheapest choice that fits, or the best found in `limit_s` CPU seconds, and a bound on the cost.
+    """Return the cheapest choice that fits, or the best found in `limit_s` CPU seconds; None if none is or CBC fails.
 
-    choice is None if none fits (then the bound is infinite and `proved` is True) or if CBC finds none, fails or is
-    killed (`proved` False). A choice that exceeds the memory limit by less than CBC's tolerance is excluded by a
-    constraint, and CBC run again in the time that is left.
+    A choice that exceeds the memory limit by less than CBC's tolerance is excluded by a constraint, and CBC run again
+    in the time that is left.
     """
     end = spent_s() + limit_s
-    model, taken, fixed, scale = _programme(problem)
+    model, taken = _programme(problem)
     while True:
-        status, bound = _run(model, max(end - spent_s(), 0.01))
-        if status == pulp.LpSolutionInfeasible:
-            return Answer(None, np.inf, True)
-        lower = fixed + bound / scale
-        if status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-            return Answer(None, lower, False)
+        left_s = max(end - spent_s(), 0.01) if limit_s < np.inf else None
+        try:
+            path = pulp.PULP_CBC_CMD.pulp_cbc_path
+            model.solve(pulp.COIN_CMD(path=path, msg=False, timeLimit=left_s, timeMode="cpu", options=_CBC))
+        except pulp.PulpSolverError:
+            return Answer(None, False)
+        if model.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+            # CBC says "infeasible" where it runs out of time, too
+            return Answer(None, model.status == pulp.LpStatusInfeasible and spent_s() < end)
         choice = tuple(int(np.argmax([one.value() or 0.0 for one in variables])) for variables in taken)
         if problem.fits(choice):
-            return Answer(choice, lower, status == pulp.LpSolutionOptimal)
+            return Answer(choice, model.sol_status == pulp.LpSolutionOptimal)
         # above the limit by less than the solver's tolerance
         chosen = [variables[c] for variables, c in zip(taken, choice, strict=True)]
         model.addConstraint(pulp.lpSum(chosen) <= len(chosen) - 1)
 
 
-def _programme(problem: Problem) -> tuple[Any, list[list[Any]], float, float]:
-    """Return the PuLP model, its x variables by node and choice, the constant cost and the scale of the objective.
+def _programme(problem: Problem) -> tuple[Any, list[list[Any]]]:
+    """Return the PuLP model and its x variables by node and choice.
 
-    The true cost is constant + objective / scale: costs are reduced by each node's and pair's minimum. Choices with
-    equal lines in a pair's tables share its y variables; infinite entries have none. Without a finite memory limit the
-    model has no constraint of memory.
+    Costs are less each node's and pair's minimum, and scaled. Choices with equal lines in a pair's tables share its y
+    variables; infinite entries have none. Without a finite memory limit the model has no constraint of memory.
     """
     model = pulp.LpProblem("partition", pulp.LpMinimize)
     taken = [
@@ -124,8 +116,7 @@ def _programme(problem: Problem) -> tuple[Any, list[list[Any]], float, float]:
             if (node.transient > least).any():
                 model.addConstraint(_sum(list(zip(variables, node.transient.tolist(), strict=True)), byte) <= largest)
         model.addConstraint(_sum(held, byte) + largest <= problem.memory_limit * byte)
-    fixed = sum(float(one.cost.min()) for one in problem.nodes) + sum(float(one.cost.min()) for one in problem.edges)
-    return model, taken, fixed, scale
+    return model, taken
 
 
 def _sum(terms: Terms, factor: float) -> Any:
@@ -140,40 +131,3 @@ def _equal_choices(pair: Edge, v: int) -> list[Ints]:
     for c, row in enumerate(table):
         groups.setdefault(np.ascontiguousarray(row).tobytes(), []).append(c)
     return [np.array(group) for group in groups.values()]
-
-
-def _run(model: Any, limit_s: float) -> tuple[int, float]:
-    """Run CBC and assign its values to the model's variables; return (PuLP solution status, bound of the objective).
-
-    Optimal: the bound is the objective. Infeasible (only if CBC ended before `limit_s`): infinite. IntegerFeasible, or
-    NoSolutionFound: the lower bound in CBC's log, else -inf. NoSolutionFound and -inf, with no values assigned, if CBC
-    fails, is killed after twice the limit, or leaves no readable solution.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        given, solution = Path(folder) / "model.mps", Path(folder) / "solution"
-        variables, names, rows, _ = model.writeMPS(str(given), rename=True)
-        cbc = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path)
-        limit = ["-sec", str(limit_s)] if limit_s < np.inf else []
-        command = [cbc.path, str(given), *limit, *_CBC.split(), "-solve", "-printingOptions", "all"]
-        try:
-            ran = subprocess.run(
-                [*command, "-solution", str(solution)],
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                timeout=2 * limit_s + 1 if limit_s < np.inf else None,
-                check=True,
-            )
-            status, values, *_, sol_status = cbc.readsol_MPS(str(solution), model, variables, names, rows)
-        except (subprocess.SubprocessError, OSError, pulp.PulpSolverError):
-            return pulp.LpSolutionNoSolutionFound, -np.inf
-    model.assignVarsVals(values)
-    lower, total = _LOWER.search(ran.stdout), _TOTAL.search(ran.stdout)
-    if sol_status == pulp.LpSolutionOptimal:
-        return sol_status, float(pulp.value(model.objective) or 0.0)
-    # CBC says "infeasible" where its preprocessing runs out of time, too
-    in_time = total is not None and float(total[1]) + 0.01 < limit_s
-    if status == pulp.LpStatusInfeasible and in_time:
-        return pulp.LpSolutionInfeasible, np.inf
-    sol_status = sol_status if sol_status == pulp.LpSolutionIntegerFeasible else pulp.LpSolutionNoSolutionFound
-    return sol_status, float(lower[1]) if lower else -np.inf

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
-from symconfig.graph.program.net import Net, Option, operator_options
+from symconfig.graph.program.net import Net
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot express: replicated there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
@@ -85,38 +86,33 @@ class Placements:
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
     """Return the DTensor placements of a strategy. rows: [nodes, axes], axes innermost first."""
-    table = table_of(net, axes, rows)
+    table = Table(net, axes, rows)
     return Placements(net.program.name, table.mesh, dict(_parameters(table)), dict(_modules(table)))
-
-
-def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
-    """Return the mesh dims that these rows need and the placements of nodes on them. rows: [nodes, axes]."""
-    return Table(net, axes, rows, runs_of(axes, rows))
-
-
-def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
-    """Return the dims of the device mesh, outermost first: each a list of axes (indices into `axes`, innermost first).
-
-    Adjacent axes of one level are one dim if every node has the same option on them. rows: [nodes, axes].
-    """
-    result: list[list[int]] = []
-    for index, axis in enumerate(axes):
-        last = result[-1][-1] if result else None
-        if last is not None and axes[last].level == axis.level and np.array_equal(rows[:, last], rows[:, index]):
-            result[-1].append(index)
-        else:
-            result.append([index])
-    return result[::-1]
 
 
 @dataclass(frozen=True)
 class Table:
-    """runs: axes of each mesh dim, outermost first."""
+    """A strategy on the dims of a device mesh. rows: [nodes, axes], axes innermost first."""
 
     net: Net
     axes: Sequence[Axis]
     rows: Rows
-    runs: Sequence[Sequence[int]]
+
+    @cached_property
+    def runs(self) -> list[list[int]]:
+        """Return the dims of the device mesh, outermost first: each a list of axes (indices into `axes`).
+
+        Adjacent axes of one level are one dim if every node has the same option on them.
+        """
+        result: list[list[int]] = []
+        for index, axis in enumerate(self.axes):
+            last = result[-1][-1] if result else index
+            alike = bool(result) and np.array_equal(self.rows[:, last], self.rows[:, index])
+            if alike and self.axes[last].level == axis.level:
+                result[-1].append(index)
+            else:
+                result.append([index])
+        return result[::-1]
 
     @property
     def mesh(self) -> tuple[MeshDim, ...]:
@@ -133,17 +129,6 @@ class Table:
             MeshDim(name, prod(self.axes[index].size for index in run))
             for name, run in zip(names, self.runs, strict=True)
         )
-
-    def options(self) -> dict[str, tuple[Option, ...]]:
-        """Return by operator name the option of the operator on each mesh dim, outermost first.
-
-        It is the option of the operator itself, not of the one that stands for it in the folded net.
-        """
-        program, result = self.net.program, {}
-        for op, node in zip(program.operators, self.net.node_of, strict=True):
-            own = operator_options(program, op)
-            result[op.name] = tuple(own[int(self.rows[node, run[0]])] for run in self.runs)
-        return result
 
     def at(self, node: int, port: int) -> tuple[Placement, ...]:
         """Return the placements of a node's tensor on each mesh dim, in the forward pass."""

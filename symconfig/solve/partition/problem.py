@@ -158,18 +158,15 @@ class Solution:
     optimal: bool
 
 
-def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: float = float("inf")) -> Problem:
+def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float) -> Problem:
     """Return the problem of choosing one row per node: a node per node of the net, an edge per link.
 
-    rows: of every node, [rows, axes]. memory_limit: bytes of tensors that a GPU may hold at once. gamma: Cost_mem /
-    gamma is added to the costs of nodes (inf: nothing). Nodes have cost, memory held and transient memory per row. An
-    edge's tables have one line for rows that it cannot tell apart (`Edge.rows`, `columns`); its memory is None if zero
-    everywhere.
+    rows: of every node, [rows, axes]. memory_limit: bytes of tensors that a GPU may hold at once. An edge's tables have
+    one line for rows that it cannot tell apart (`Edge.rows`, `columns`).
     """
     nodes = list[Node]()
     for node, some in zip(costs.net.nodes, rows, strict=True):
-        cost, memory, transient, relative = costs.node(len(nodes), some)
-        nodes.append(Node(node.name, cost + relative / gamma, memory, transient))
+        nodes.append(Node(node.name, *costs.node(len(nodes), some)[:3]))
     edges = []
     for i, link in enumerate(costs.net.links):
         cost, memory, *lines = costs.grouped(i, rows[link.producer], rows[link.consumer])
@@ -177,9 +174,9 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
     return Problem(tuple(nodes), tuple(edges), memory_limit)
 
 
-def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
-    """Return the cost (with Cost_mem / gamma; infinite if forbidden) and peak bytes of one strategy, [nodes, axes]."""
-    problem, alone = assemble(costs, [row[None] for row in rows], float("inf"), gamma), (0,) * len(rows)
+def price(costs: Costs, rows: Rows) -> tuple[float, float]:
+    """Return the cost (infinite if forbidden) and the bytes at the peak of one strategy, [nodes, axes]."""
+    problem, alone = assemble(costs, [row[None] for row in rows], float("inf")), (0,) * len(rows)
     return problem.cost(alone), problem.memory(alone)
 
 

@@ -19,63 +19,31 @@ from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node, Port
 
 Array = NDArray[np.float64]
-ROUNDING = 1e-9
 MOST = 20_000  # rows of one node before the exact solver refuses it: pairs of rows would not fit in memory
 MOST_ROWS = 200_000  # combinations of one node's options, that are priced at once
 
 
-def spaces(
-    costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
-) -> list[Rows] | None:
-    """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`; None if a node has none.
+def spaces(costs: Costs, axes: Sequence[Axis]) -> list[Rows] | None:
+    """Return every node's rows, [rows, axes], that its dims and pins allow; None if a node has none.
 
-    Only the costs of nodes are counted, with Cost_mem / gamma. Operators and copies have the rows of `every_row` and
-    `shared_out`. A parameter is split as one of its consumers reads it, and is whole or flat on its other axes; a
-    pinned one has every row that its pins allow. Raise InputError if a node has more than MOST rows.
+    Operators and copies have the rows of `every_row` and `shared_out`, parameters those of `_parameter_rows`. Raise
+    InputError if a node has more than MOST rows.
     """
     nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
-    operators = [index for index, node in enumerate(nodes) if node.parameter is None]
-    for index in operators:
-        result[index] = shared_out(costs, nodes[index], every_row(nodes[index], costs.net, axes))
-        if len(result[index]) > MOST:
-            raise InputError(
-                f"{nodes[index].name} can be split in more ways than can be compared in pairs",
-                got=f"{len(result[index]):,}",
-                need=f"at most {MOST:,}",
-                hint="--solver adaptive, or fewer and larger mesh axes",
-            )
-    alone: dict[int, Array] = {}
-    if not all(map(len, result)) or not _drop_costly_rows(costs, result, operators, alone, upper, gamma):
-        return None
-    parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
-    for index in parameters:
-        result[index] = _parameter_rows(index, costs, axes, result)
-    return (
-        result if all(map(len, result)) and _drop_costly_rows(costs, result, parameters, alone, upper, gamma) else None
-    )
-
-
-def _drop_costly_rows(
-    costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float, gamma: float
-) -> bool:
-    """Drop rows that cost more than their node's minimum plus what the sum of all minima in `alone` leaves of `upper`.
-
-    A row costs its `cost` plus its `relative` / gamma (see `Costs.node`). Return False, dropping none, if the minima
-    exceed `upper`; else True. rows and alone (costs by node) are changed in place; alone first gains the nodes `more`,
-    also if False is returned. With an infinite `upper`, nothing happens and True is returned.
-    """
-    if upper == float("inf"):
-        return True
-    for index in more:
-        cost, _, _, relative = costs.node(index, rows[index])
-        alone[index] = cost + relative / gamma
-    spare = upper * (1 + ROUNDING) - sum(float(cost.min()) for cost in alone.values())
-    if spare < 0:
-        return False
-    for index, cost in alone.items():
-        keep = cost <= float(cost.min()) + spare
-        rows[index], alone[index] = rows[index][keep], cost[keep]
-    return True
+    for index, node in enumerate(nodes):
+        if node.parameter is None:
+            result[index] = shared_out(costs, node, every_row(node, costs.net, axes))
+            if len(result[index]) > MOST:
+                raise InputError(
+                    f"{node.name} can be split in more ways than can be compared in pairs",
+                    got=f"{len(result[index]):,}",
+                    need=f"at most {MOST:,}",
+                    hint="--solver adaptive, or fewer and larger mesh axes",
+                )
+    for index, node in enumerate(nodes):
+        if node.parameter is not None:
+            result[index] = _parameter_rows(index, costs, axes, result)
+    return result if all(map(len, result)) else None
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:

@@ -26,13 +26,15 @@ from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
+from symconfig.solve.partition.adaptive import Adapted, Division, adaptive
+from symconfig.solve.partition.lines import Strategy
 from symconfig.solve.partition.milp import spent_s
 from symconfig.solve.partition.pinned import NAMES, Named, Pin, pinned
 from symconfig.solve.partition.problem import assemble
-from symconfig.solve.partition.rows import ROUNDING, spaces
+from symconfig.solve.partition.rows import spaces
 from symconfig.units import GIB
 
+ROUNDING = 1e-9  # relative: sums of the same costs in another order
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into
 
@@ -51,12 +53,10 @@ class Solver(StrEnum):
 class Ask:
     """A program to be partitioned, and how.
 
-    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. weights: of
-    an element that crosses a level; by default 1. flat: weights
+    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
     stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
-    every strategy keeps to. limit_s: for the exact solver. framework:
-    whose bytes per parameter and overlap count.
+    every strategy keeps to. limit_s: for the exact solver. framework: whose bytes per parameter and overlap count.
     """
 
     mesh: Mesh
@@ -103,7 +103,6 @@ class Partition:
     rows: Strategy
     cost: float
     memory: float
-    gamma: float
     solver: str
     bound: float = 0.0
     optimal: bool = False
@@ -113,6 +112,10 @@ class Partition:
     @property
     def net(self) -> Net:
         return self.costs.net
+
+    @property
+    def gamma(self) -> float:
+        return self.costs.gamma
 
     @property
     def gap(self) -> float:
@@ -156,8 +159,10 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     """Return the costs of a case on these axes: rates in seconds, or for the objective symtensor in elements."""
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
-    gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
-    return Costs(case.net, speeds, gpu, ask.framework, case.training, ask.objective, ask.flat, ask.between)
+    return Costs(
+        case.net, speeds, machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus), ask.framework, case.training,
+        ask.objective, ask.flat, ask.between, ask.gamma or float("inf"),
+    )  # fmt: skip
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
@@ -231,17 +236,16 @@ class _Search:
         A partition that it finds becomes the incumbent `best`.
         """
         costs = costs_of(case, self.ask, axes)
-        adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
+        adapted = adaptive(costs, axes, self.ask.memory_limit, self.ceiling)
         self.trials.append(Trial("adaptive", axes, case.training))
         if (cut := adapted.best) is not None:
             self.best = Partition(
                 ask=self.ask,
-                costs=costs,
+                costs=replace(costs, gamma=cut.gamma),
                 axes=axes,
                 rows=cut.rows,
                 cost=cut.cost,
                 memory=cut.memory,
-                gamma=cut.gamma,
                 solver="adaptive",
             )
         return adapted
@@ -249,25 +253,25 @@ class _Search:
     def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
         """Run the exact solver on a case and record the trial with its bound; what is cheaper becomes the incumbent.
 
-        It searches all rows of every node that may cost less than the incumbent. first: the adaptive solver's partition
+        It searches all rows of every node. first: the adaptive solver's partition
         on these axes, or None, the start. left: number of searches, with this one, that share the remaining CPU time;
         each gets at least a second. If the time is used up and there is an incumbent, only left_out is set. With
-        symtensor, gamma is the request's, else the incumbent's, else infinite.
+        symtensor, gamma is the incumbent's.
         """
         began, ask, ceiling = spent_s(), self.ask, self.ceiling
         if self.best is not None and self.spent_s >= ask.limit_s:
             self.left_out = True
             return
-        costs, bound, gamma = costs_of(case, ask, axes), ceiling, np.inf
-        if ask.objective is Objective.SYMTENSOR:
-            gamma = ask.gamma or (self.best.gamma if self.best is not None else np.inf)
-        rows = spaces(costs, axes, ceiling, gamma)
+        costs, bound = costs_of(case, ask, axes), ceiling
+        if self.best is not None and not costs.timed:
+            costs = replace(costs, gamma=self.best.gamma)
+        rows = spaces(costs, axes)
         if rows is not None:
-            problem = assemble(costs, rows, ask.memory_limit, gamma)
+            problem = assemble(costs, rows, ask.memory_limit)
             start = _row_indices(rows, first.rows) if first is not None else None
             limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
             solution = exact.solve(problem, start, limit_s, ceiling)
-            bound = min(solution.bound, ceiling)  # rows that cost more are not in the problem
+            bound = min(solution.bound, ceiling)
             if solution.choice is not None and solution.cost < ceiling:
                 self.best = Partition(
                     ask=ask,
@@ -276,7 +280,6 @@ class _Search:
                     rows=tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True)),
                     cost=solution.cost,
                     memory=problem.memory(solution.choice),
-                    gamma=gamma,
                     solver=solution.solver,
                 )
         self.spent_s += spent_s() - began

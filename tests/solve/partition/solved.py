@@ -10,7 +10,8 @@ from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.adaptive import Strategy, adaptive
+from symconfig.solve.partition.adaptive import adaptive
+from symconfig.solve.partition.lines import Strategy
 from tests.sample_models import sample_cluster
 
 

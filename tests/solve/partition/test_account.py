@@ -35,9 +35,9 @@ def rows(name: str) -> list[list[int]]:
 @pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize("keep", Keep)
 def test_its_parts_are_all_that_it_costs_and_holds(name: str, objective: Objective, keep: Keep) -> None:
-    costs, gamma = solved(NET, objective=objective, training=Training(2, keep)).costs, 5.0
-    found = spent(costs, AXES, rows(name), gamma)
-    problem, first = assemble(costs, [np.array([row]) for row in rows(name)], inf, gamma), (0,) * len(NET.nodes)
+    costs = replace(solved(NET, objective=objective, training=Training(2, keep)).costs, gamma=5.0)
+    found = spent(costs, AXES, rows(name))
+    problem, first = assemble(costs, [np.array([row]) for row in rows(name)], inf), (0,) * len(NET.nodes)
     assert found.cost == pytest.approx(problem.cost(first))
     assert found.memory == pytest.approx(problem.memory(first))
     assert found.transient_bytes == max(float(node.transient[0]) for node in problem.nodes)
@@ -60,8 +60,8 @@ def test_states_are_two_four_and_twelve_bytes_of_each_parameter(name: str, parts
 
 def test_what_is_flat_has_a_part_of_every_dim_in_the_relative_cost() -> None:
     """The source paper's sum of d_i / s_i over gamma; eight ranks."""
-    costs = solved(NET, objective=Objective.SYMTENSOR).costs
-    whole, flat = (spent(costs, AXES, rows(name), 5.0).relative for name in ("data", "zero3"))
+    costs = replace(solved(NET, objective=Objective.SYMTENSOR).costs, gamma=5.0)
+    whole, flat = (spent(costs, AXES, rows(name)).relative for name in ("data", "zero3"))
     dims = sum(NET.program.sizes[dim] for one in NET.program.parameters for dim in one.tensor.dims)
     assert whole - flat == pytest.approx(7 / 8 * dims / 5)
 

@@ -16,8 +16,8 @@ from symconfig.graph.program.build import build
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive, least, plan
-from symconfig.solve.partition.lines import Lines
+from symconfig.solve.partition.adaptive import Cutter, adaptive, least, plan
+from symconfig.solve.partition.lines import Lines, Strategy
 from symconfig.solve.partition.problem import Array, Problem, assemble
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
@@ -78,7 +78,7 @@ def best(problem: Problem, price: float) -> float:
 @pytest.mark.parametrize("price", [0.0, 1e-12, 1e-9])
 def test_a_cut_is_the_best_of_all_along_its_axis(price: float) -> None:
     costs = weighed(SMALL)
-    cutter, rows = Cutter(costs, AXES, None, by_bytes=True), ((0, 0),) * len(SMALL.nodes)
+    cutter, rows = Cutter(costs, AXES, by_bytes=True), ((0, 0),) * len(SMALL.nodes)
     for axis in (1, 0, 1):
         expected = best(assemble(costs, along(SMALL, AXES, rows, axis), np.inf), price)
         rows = cutter.cut(axis, rows, price)
@@ -89,7 +89,7 @@ def test_a_cut_is_the_best_of_all_along_its_axis(price: float) -> None:
 @pytest.mark.parametrize("of", [SMALL, IMAGES], ids=["perceptron", "convolutions"])
 def test_where_a_network_is_too_tangled_no_node_alone_can_do_better(of: Net) -> None:
     costs = weighed(of)
-    cutter, rows = Cutter(costs, AXES, None, by_bytes=True), ((0, 0),) * len(of.nodes)
+    cutter, rows = Cutter(costs, AXES, by_bytes=True), ((0, 0),) * len(of.nodes)
     cutter.steps, whole = None, total(costs, rows)[0]
     for axis in (1, 0, 1):
         before, rows = rows, cutter.cut(axis, rows, 0.0)
@@ -124,15 +124,15 @@ def test_a_table_that_would_be_too_large_is_not_planned() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Objective) -> None:
     costs = weighed(of, objective)
-    gamma = None if costs.timed else 3.0
-    adapted = adaptive(costs, AXES, np.inf, gamma)
+    costs = costs if costs.timed else replace(costs, gamma=3.0)
+    adapted = adaptive(costs, AXES, np.inf)
     found = adapted.best
     assert not adapted.tight
-    problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf, found.gamma), (0,) * len(of.nodes)
-    assert found.gamma == (gamma or np.inf)
+    problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf), (0,) * len(of.nodes)
+    assert found.gamma == costs.gamma
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
-    assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).best is None
-    again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).best
+    assert adaptive(costs, AXES, np.inf, ceiling=found.cost * 0.999).best is None
+    again = adaptive(costs, AXES, np.inf, ceiling=found.cost * 1.001).best
     assert again.rows == found.rows
 
 
@@ -145,13 +145,14 @@ def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, ro
     free = adaptive(costs, AXES, np.inf).best
     rows = spaces(costs, AXES)
     assert rows is not None
-    cutter, orders = Cutter(costs, AXES, None, by_bytes=True), ((0, 1), (1, 0))
-    lightest = min(cutter.leanest(order, free, lean).memory for order in orders for lean in (False, True))
+    cutter, orders = Cutter(costs, AXES, by_bytes=True), ((0, 1), (1, 0))
+    lightest = min(cutter.partitioned(2.0**20 * free.moved / free.memory, order).memory for order in orders)
     limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
     found = adapted.best
     assert found.memory <= limit
-    assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit, found.gamma), limit_s=2.0).cost
+    costs = replace(costs, gamma=found.gamma)
+    assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit), limit_s=2.0).cost
     assert adapted.tight == (free.memory > limit)
 
 
@@ -169,17 +170,17 @@ def test_a_line_has_the_costs_of_its_rows(of: str, keep: Keep, objective: Object
     lines, axes = Lines(costs, AXES), range(len(AXES))
     rows = np.array([[source.integers(len(node.options)) for _ in axes] for node in nodes])
     for axis in axes:
-        line, some = lines.along(axis, rows), []
-        for index, (cost, memory) in enumerate(zip(*map(lines.of_nodes, line[:2]), strict=True)):
+        every, pairs = lines.along(axis, tuple(map(tuple, rows.tolist())))
+        some = []
+        for index, own in enumerate(every):
             mine = np.tile(rows[index], (len(nodes[index].options), 1))
             mine[:, axis] = np.arange(len(mine))
             expected, able = costs.node(index, mine), allowed(costs.net, nodes[index], mine, AXES)
-            able &= costs.timed | np.isfinite(cost)
-            np.testing.assert_allclose(cost, np.where(able, expected.cost, np.inf))
-            np.testing.assert_allclose(memory, expected.memory)
+            able &= costs.timed | np.isfinite(own.cost)
+            np.testing.assert_allclose(own.cost, np.where(able, expected.cost, np.inf))
+            np.testing.assert_allclose(own.memory, expected.memory)
             some.append(mine)
-        tables = zip(links, lines.of_links(line.link_cost), lines.of_links(line.link_memory), strict=True)
-        for number, (link, cost, memory) in enumerate(tables):
+        for number, (link, pair) in enumerate(zip(links, pairs, strict=True)):
             found = costs.link(number, some[link.producer], some[link.consumer])
-            np.testing.assert_allclose(cost, found.cost)
-            np.testing.assert_allclose(memory, found.memory)
+            np.testing.assert_allclose(pair.cost, found.cost)
+            np.testing.assert_allclose(pair.memory, found.memory)

@@ -48,7 +48,7 @@ def alone(problem: Problem, limit_s: float = np.inf) -> tuple[Answer, float]:
     """The programme of the whole problem, without bounds that come before, and the cost of its answer."""
     of = simplified(problem)
     if of is None:
-        return Answer(None, np.inf, True), np.inf
+        return Answer(None, True), np.inf
     answer = milp.solve(of, limit_s)
     return answer, problem.cost(of.original(answer.choice)) if answer.choice is not None else np.inf
 
@@ -59,7 +59,6 @@ def test_the_programme_alone_finds_the_same(seed: int) -> None:
     known, (found, cost) = brute.solve(problem), alone(problem)
     assert found.proved
     assert cost == pytest.approx(known.cost, rel=ROUNDING)
-    assert found.bound <= cost * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("seed", range(0, 300, 27))

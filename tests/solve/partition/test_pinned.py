@@ -58,7 +58,7 @@ def least(pins: tuple[str, ...], ask: Ask) -> Solution:
     costs = costs_of(case, ask, axes)
     rows = spaces(costs, axes)
     assert rows is not None
-    problem, nodes = assemble(costs, rows, ask.memory_limit, ask.gamma or inf), []
+    problem, nodes = assemble(costs, rows, ask.memory_limit), []
     for node, some, of in zip(problem.nodes, rows, case.net.nodes, strict=True):
         able = [all(fits(pin, case.net.program, of, row, axes) for pin in pins) for row in some.tolist()]
         nodes.append(replace(node, cost=np.where(able, node.cost, inf)))

@@ -37,10 +37,10 @@ def ratio(name: str, objective: Objective, room: float) -> float:
     costs = weights(of(model(name), 1, 4096), AXES, objective=objective, keep=Keep.SHARDS)
     limit = floor_bytes(costs, NODE.gpus) * room
     found = adaptive(costs, AXES, limit).best
-    gamma = found.gamma if found is not None else np.inf
-    rows = spaces(costs, AXES, found.cost if found is not None else np.inf, gamma)
+    costs = replace(costs, gamma=found.gamma if found is not None else np.inf)
+    rows = spaces(costs, AXES)
     assert rows is not None
-    answer = exact.solve(assemble(costs, rows, limit, gamma), limit_s=LIMIT_S if found is not None else PROOF_S)
+    answer = exact.solve(assemble(costs, rows, limit), limit_s=LIMIT_S if found is not None else PROOF_S)
     if found is None:
         assert (answer.choice, answer.optimal) == (None, True), name
         return 1.0

@@ -48,7 +48,7 @@ def each(ask: Ask, programs: Programs = programs) -> dict[Training, Solution]:
             costs = costs_of(case, ask, axes)
             rows = spaces(costs, axes)
             assert rows is not None
-            one = exact.solve(assemble(costs, rows, ask.memory_limit, ask.gamma or inf))
+            one = exact.solve(assemble(costs, rows, ask.memory_limit))
             assert one.optimal
             found[case.training] = min(one, found.get(case.training, one), key=lambda some: some.cost)
     return found
@@ -56,7 +56,7 @@ def each(ask: Ask, programs: Programs = programs) -> dict[Training, Solution]:
 
 def solved(ask: Ask, programs: Programs = programs) -> Partition:
     found = partition(programs, ask)
-    problem = assemble(found.costs, [np.array([row]) for row in found.rows], inf, found.gamma)
+    problem = assemble(found.costs, [np.array([row]) for row in found.rows], inf)
     first = (0,) * len(found.rows)
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
     assert found.memory <= ask.memory_limit

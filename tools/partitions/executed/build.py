@@ -13,10 +13,10 @@ from torch.fx import Node
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.program.net import Net
+from symconfig.graph.program.net import Net, Option, operator_options
 from symconfig.graph.program.torch_source.factory import made
 from symconfig.graph.program.torch_source.lower import Lowering, lowered
-from symconfig.solve.partition.placements import MeshDim, Placements, Table, placements, table_of
+from symconfig.solve.partition.placements import MeshDim, Placements, Table, placements
 from tools.partitions.executed.layouts import Layout, Layouts, Ran
 from tools.partitions.executed.nodes import seen, tensors
 
@@ -54,7 +54,19 @@ def trace(source: str) -> Lowering:
 
 def executed(lowering: Lowering, net: Net, axes: Sequence[Axis], rows: Rows) -> Executed:
     """Return how each node of a traced module runs under a strategy of its program."""
-    return _Walk(lowering, table_of(net, axes, rows), placements(net, axes, rows)).walked()
+    return _Walk(lowering, Table(net, axes, rows), placements(net, axes, rows)).walked()
+
+
+def _options(table: Table) -> dict[str, tuple[Option, ...]]:
+    """Return by operator name the option of the operator on each mesh dim, outermost first.
+
+    It is the option of the operator itself, not of the one that stands for it in the folded net.
+    """
+    program, result = table.net.program, {}
+    for op, node in zip(program.operators, table.net.node_of, strict=True):
+        own = operator_options(program, op)
+        result[op.name] = tuple(own[int(table.rows[node, run[0]])] for run in table.runs)
+    return result
 
 
 @dataclass
@@ -65,7 +77,7 @@ class _Walk:
 
     def walked(self) -> Executed:
         mesh = self.table.mesh
-        layouts = Layouts(seen(self.lowering), mesh, self.table.options())
+        layouts = Layouts(seen(self.lowering), mesh, _options(self.table))
         self._placeholders(layouts)
         ran: dict[str, Ran] = {}
         gathered: list[Gathered] = []

@@ -135,8 +135,12 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
             for behind in range(most):
                 if (behind == 0) == (place.stop == last) and behind <= after[place.stop]:
                     stage = stages.known(place, min(behind + 1, turns))
-                    if stage is not None:
-                        rows[behind].append(_entry(bounds, place, unit, stage))
+                    gpus = bounds.gpus[place.mesh]
+                    if isinstance(stage, Stage):
+                        rows[behind].append(_Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage))
+                    elif stage is not None:  # seconds of which no stage on the place can take less
+                        turn_s = float(bounds.work[place.stop] - bounds.work[place.first]) / gpus
+                        rows[behind].append(_Entry(place, gpus // unit, turn_s, stage * (turns - 1) / turns, None))
         sum_s, chosen = _cheapest(rows, last, bounds.gpus[-1] // unit, least, most)
         if not chosen:
             return None
@@ -156,18 +160,6 @@ class _Entry:
     turn_s: float
     busy_s: float
     stage: Stage | None
-
-
-def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
-    """Return the entry of a stage: a solved one, or for a float, a lower bound on its whole step, one of bounds.
-
-    The latter has no `stage`, and seconds of which no stage on the place can take less. gpus: in units of `unit`.
-    """
-    gpus, turns = bounds.gpus[place.mesh], bounds.turns
-    if isinstance(stage, Stage):
-        return _Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage)
-    least_s = float(bounds.work[place.stop] - bounds.work[place.first]) / gpus
-    return _Entry(place, gpus // unit, least_s, stage * (turns - 1) / turns, None)
 
 
 def _cheapest(
