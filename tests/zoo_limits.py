@@ -10,6 +10,7 @@ NOT_IN_MEGATRON: Mapping[str, str] = {
     "kimi-k2": "rope_scaling.beta_fast", "llama3.2-1b": "rope_scaling.factor", "llama3.2-3b": "rope_scaling.factor",
     "llama4-maverick": "chunked_attention", "llama4-scout": "chunked_attention", "minimax-m2": "qk_norm_of",
     "olmo2-32b": "qk_norm_of", "gemma4-26b-a4b": "mixers",
+    "deepseek-v4-flash": "mixers",
 }  # fmt: skip
 # In Megatron-LM from a release on, each with the field by which the releases before refuse it.
 SINCE: Mapping[str, tuple[str, str]] = {
