@@ -115,7 +115,8 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     Pinned: all that the pin allows. If it needs sequences of equal length (`still`) and the job's differ: the default.
     Else the default and all others that the target runs; with `whole` the default and the last of these. With `alone`
     the last of these, then the default only if there is no other, the option needs a ZeRO stage from 1 on, or the value
-    rules out something else (`_rules_out_more`).
+    rules out something else (`_rules_out_more`). An option that needs a ZeRO stage has no other value if neither that
+    stage nor a later one is allowed.
     """
     usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):

@@ -132,7 +132,7 @@ def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
     """Return a chunk built by Megatron's builder, or `_hybrid` with a hybrid pattern. place: pre_process, post_process,
-    and optionally vp_stage and pg_collection (default: Megatron's groups).
+    and optionally vp_stage and pg_collection (default: Megatron's groups; not used with a hybrid pattern).
     """
     stage = place.get("vp_stage")
     if getattr(args, "hybrid_layer_pattern", None):

@@ -207,7 +207,8 @@ def _argument(reading: Reading, path: KeyPath) -> str | None:
 def _recomputed(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the plan's recompute set by the program's argument, as the JSON has no key for it.
 
-    By `recompute_layers` if given, else by the Trainer's checkpointing switch, else noted or listed as unplaced.
+    By `recompute_layers` if given, else, unless only some layers are recomputed, by the Trainer's checkpointing switch,
+    else noted or listed as unplaced.
     """
     c, reading = plan.best.configuration, progress.draft.reading
     full, block = c.recompute == "full", c.recompute_method == "block"

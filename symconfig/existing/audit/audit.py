@@ -197,7 +197,9 @@ def with_hint(problem: Problem) -> Problem:
 
 
 def unread_problems(reading: Reading) -> Iterator[Problem]:
-    """Yield a problem for each unread place that may hide options, with a hint on how to supply them."""
+    """Yield a problem for each unread place that may hide options, with a hint on how to supply them if
+    there is a way.
+    """
     for item in reading.unread:
         if item.hides is Hides.OPTIONS:
             many = f"may be any number of options: it {item.why}"

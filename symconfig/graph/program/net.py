@@ -180,7 +180,8 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
     Args:
         classes: for each operator the number of its class. Operators of one class are one node and take one
             strategy, so they must have equal structure. Default: each operator by itself.
-        runs: (first operator, operators per instance, instances) of each repeat.
+        runs: (first operator, operators per instance, instances) of each repeat; they only tell which links stay
+            inside an instance or enter one. Operators of several instances are one node only by `classes`.
     """
     operators, weights = program.operators, {one.tensor.name: one for one in program.parameters}
     classes = classes if classes is not None else range(len(operators))

@@ -99,7 +99,9 @@ def parse(source: Source) -> Node:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Return the position after the character, or the quoted string, escape or expansion, at `at`; at most `end`."""
+    """Return the position after the character, or the quoted string, escape, ${…}, $(…), <(…) or >(…), at `at`; at most
+    `end`. Of $NAME only the $ is skipped.
+    """
     if (quoted := _QUOTED.match(data, at, end)) is not None:
         return quoted.end()
     if data[at : at + 1] == b'"':
