@@ -47,9 +47,9 @@ TARGETS = (
 RELEASES = ("core_v0.12", "core_v0.13", "core_v0.14", "core_v0.15", "core_v0.16", "core_v0.17", "core_v0.18", "main")
 # Billions of parameters, where the name does not say: only the number of GPUs to plan for depends on it.
 BILLIONS = {
-    "deepseek-v3": 671, "deepseek-v3.2": 671, "deepseek-v4-flash": 284, "glm-4.5": 355, "glm-4.5-air": 106, "gpt-oss-120b": 117,
-    "granite-4.0-h-small": 32, "kimi-k2": 1026, "llama4-maverick": 400, "llama4-scout": 109, "minimax-m2": 229,
-    "mixtral-8x7b": 47, "mixtral-8x22b": 141, "phi-4": 14.7,
+    "deepseek-v3": 671, "deepseek-v3.2": 671, "deepseek-v4-flash": 284, "glm-4.5": 355, "glm-4.5-air": 106,
+    "gpt-oss-120b": 117, "granite-4.0-h-small": 32, "kimi-k2": 1026, "llama4-maverick": 400, "llama4-scout": 109,
+    "minimax-m2": 229, "mixtral-8x7b": 47, "mixtral-8x22b": 141, "phi-4": 14.7,
 }  # fmt: skip
 PINS = (
     ("tp=2",), ("pp=2..4",), ("recompute=full",), ("zero=3",), ("cp=2",), ("micro_batch=1", "vpp=..2"),

@@ -84,8 +84,8 @@ def _sizes_of_layers(reader: Reading, section: Any) -> None:
     """Set the mixer's sizes from per_layer_config, an object by layer index; nothing for null.
 
     It must have one and the same head_dim and num_key_value_heads (integers > 0) for every layer without a window, and
-    no other key or layer (none without such a mixer), or be empty; else it is recorded as a problem. A size that it does not state is the file's.
-    The rotary channels keep their share of the head.
+    no other key or layer (none without such a mixer), or be empty; else it is recorded as a problem. A size that it
+    does not state is the file's. The rotary channels keep their share of the head.
     """
     if section is None:
         return

@@ -125,8 +125,8 @@ class MegatronFacts(Mapping[str, Value]):
     def released(self) -> bool:
         """Return whether the options are those of a known release, and not of a fork or another program.
 
-        With a stated version only a fork is not. Without one each unknown option must be like a known one (`meant`), and
-        not be an old name.
+        With a stated version all but a fork's are. Without one each unknown option must be like a known one (`meant`),
+        and not be an old name.
         """
         return not self.fork and (
             self.version_given

@@ -123,8 +123,9 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     size.
 
     fill: computed tokens over the tokens that the job's sequences have room for; without packing the padded length over
-    rl.longest. Without packing each division has one job of rl.batch padded sequences. With it there is one for each of `_rooms`: its sequences are packed micro-batches, as
-    many as an update fills, rounded up to a multiple of the largest divisor of the GPUs that is not above that.
+    rl.longest. Without packing each division has one job of rl.batch padded sequences. With it there is one for
+    each of `_rooms`: its sequences are packed micro-batches, as many as an update fills, rounded up to a multiple
+    of the largest divisor of the GPUs that is not above that.
     """
     rl = question.rl
     for on in _divided(question):
