@@ -44,7 +44,7 @@ def messages(sums: Stages, points: ConfigurationSet, setting: Setting) -> Messag
     chunk gets no activation and its last one no gradient. Sends cost nothing more: they go together with a message that
     comes the other way (Megatron-LM, send_forward_recv_backward). In plain 1F1B the receiver waits for the whole of
     each message; interleaved, for what a chunk's forward does not hide, and while the pipeline fills and drains also
-    for the rest, `lag_s` (without --overlap-p2p-communication-warmup-flush). If a forward and a backward run as one
+    for the rest, `lag_s`. If a forward and a backward run as one
     (experts overlapped), two messages come at once and nothing hides them: half of each counts. If the framework
     scatters sends over tp, they are 1/tp as large and gathered after arrival.
     """

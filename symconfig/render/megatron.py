@@ -118,7 +118,8 @@ def variables(plan: Plan) -> dict[str, object]:
 
 def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
     """Return the variables that both targets' templates share: release, argument groups (`done`, as they are), script,
-    tokenizer and its type, padded vocabulary. Raises InfeasibleError for Hugging Face weights, InputError for text that
+    tokenizer (the job's, else the model's name on Hugging Face, else None) and its type (by default
+    HuggingFaceTokenizer), padded vocabulary. Raises InfeasibleError for Hugging Face weights, InputError for text that
     is no argument of a program.
     """
     if problems := list(weights_problems(plan, "Megatron-LM")):

@@ -176,7 +176,8 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
 
 
 def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
-    """Return the options to set in these families: those given with another value, those missing, those to remove.
+    """Return the options to set in these families, in this order: those given with another value, those missing, those
+    to remove.
 
     The format of checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
     """

@@ -115,8 +115,8 @@ def fuses_rotations(model: ModelDescriptor) -> bool:
     """Return whether the fused kernel may rotate queries and keys of a model.
 
     It may for rotary embeddings without YaRN (of which the kernel for packed sequences drops a factor) and without
-    images' rows and columns (megatron-core 0.16.1, rope_utils.py, apply_rotary_pos_emb); latent attention has a kernel
-    of its own.
+    images' rows and columns (megatron-core 0.16.1, rope_utils.py, apply_rotary_pos_emb). Latent attention has a kernel
+    of its own, which may also with YaRN.
     """
     scaled = model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn" and model.latent is None
     return model.position is Position.ROPE and not scaled and model.vision is None

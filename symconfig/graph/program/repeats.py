@@ -115,8 +115,8 @@ def runs(chain: Chain) -> tuple[Run, ...]:
 
 
 def _candidates(chain: Chain, low: int, high: int) -> Iterator[Run]:
-    """Yield, for each period and each stretch of operators in [low, high) that repeat with it, the run that begins
-    where the fewest bytes cross, of those with most instances that are chained.
+    """Yield, for each period and each stretch of operators in [low, high) that repeat with it, the run of as many
+    instances as fit that begins where the fewest bytes cross; none for a stretch where no such run is chained.
     """
     for period in _periods(chain.kinds[low:high]):
         for start, stop in _stretches(chain.alike(low, high, period), period):
