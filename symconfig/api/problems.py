@@ -44,7 +44,8 @@ class Problems:
 
 def _placed(problem: Problem, document: Document | None) -> Problem:
     """Return the problem with the document's file, and line and column of its field, or of the nearest section
-    around it; without these if the document has no places. Unchanged if the problem has a file or no field, or the document is None or has no file.
+    around it; without these if the document has no places. Unchanged if the problem has a file or no field, or the
+    document is None or has no file.
     """
     if document is None or not document.file or problem.file is not None or problem.field is None:
         return problem

@@ -208,7 +208,8 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
         problem = replace(problem, file=None, line=None, column=None)
     if problem.file:
         return problem
-    return replace(problem, field=named, what=problem.what.replace(MISSING_FIELD, "this option is missing"))
+    what = problem.what.replace(MISSING_FIELD, "this option is missing")
+    return replace(problem, field=named, what=what, file=None)
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:

@@ -79,7 +79,8 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 def coordinates(parallel: Configuration, rank: int) -> dict[str, int]:
     """Return {axis: a rank's index} for tp, cp, dp, pp (ranks laid out by DENSE_GRID) and etp, ep, edp (by
-    EXPERT_GRID), the innermost axis first; dp counts gtp as its inner part (no key of its own). Raises InputError for a rank outside the plan.
+    EXPERT_GRID), the innermost axis first; dp counts gtp as its inner part (no key of its own). Raises InputError
+    for a rank outside the plan.
     """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
