@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
@@ -190,9 +191,15 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if absent, "auto" or, for which there are rules, malformed."""
+        """Return the degree at a path of the JSON; 1 if absent, 0, "auto" or, recorded in `problems`, malformed."""
         value = self.tree.get(*path)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+        if value in (None, 0, AUTO):
+            return 1
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        got, need = shorten(repr(value)), "a whole number above zero"
+        self.problems.append(self.tree.problem(path, "is no degree", got=got, need=need))
+        return 1
 
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:

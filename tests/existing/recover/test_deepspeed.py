@@ -96,6 +96,8 @@ def test_three_sizes_give_the_gpus() -> None:
         ({"train_batch_size": True}, "is no size of a batch"),
         ({}, "has neither train_batch_size"),
         ({"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}, "do not divide"),
+        ({"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -1}, "is no degree"),
+        ({"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": "4"}}, "is no degree"),
     ],
 )
 def test_what_does_not_come_out_is_told_and_not_guessed(config: dict[str, Any], said: str) -> None:
