@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -95,12 +96,15 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem for a first or last batch that micro batch x dp does not divide, and for a last one not reached.
 
-    Nothing without three numbers of --rampup-batch-size, or with --decrease-batch-size-if-needed.
+    Words in place of the numbers are one, too. Nothing without three values of --rampup-batch-size, or with
+    --decrease-batch-size-if-needed.
     """
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
-    if not all(str(item).isdecimal() for item in given):  # texts, of releases whose parser takes them
+    if not all(re.fullmatch(r"[+-]?[0-9]{1,18}", str(item).strip()) for item in given):  # older parsers take texts
+        got = " ".join(map(str, given))
+        yield facts.problem("has no numbers", "rampup_batch_size", got=got, need="three whole numbers")
         return
     start, increment, _ = (int(str(item)) for item in given)
     step = facts.number("micro_batch_size") * facts.dp

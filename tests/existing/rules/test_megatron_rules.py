@@ -259,3 +259,8 @@ def test_no_list_of_options_breaks_the_rules_themselves(
             )
         ):
             assert finding.problem.what[-1] not in ".!"
+
+
+@pytest.mark.parametrize("version", ["core_v0.11.0", "core_v0.14.0"])
+def test_words_in_place_of_the_numbers_of_a_rampup_are_a_finding(version: str) -> None:
+    assert "has no numbers" in said(facts("--rampup-batch-size 16 16 x", version))["rampup-over-replicas"]
