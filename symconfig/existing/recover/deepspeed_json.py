@@ -132,7 +132,7 @@ def batch_sizes(
     micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
     dark = uses_trainer(arguments) and arguments.given(*_SAID_BY[MICRO])  # its value is what is wrong then
     if train is None and micro is None and len(problems) == before and not dark:
-        hint = f"{MICRO} in it, or --{_SAID_BY[MICRO][0]} N beside it"
+        hint = _hint(f"{MICRO} in it", MICRO, arguments)
         problems.append(tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=hint))
     if gpus is None and train and micro and steps and train % (micro * steps) == 0:
         gpus = train // (micro * steps) * sequence
@@ -175,10 +175,16 @@ def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -
             return arguments.whole(*names)
         if value == AUTO and names and not (trainer and key == ACCUMULATION and arguments.settings):
             what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
-            problems.append(tree.problem((key,), what, hint="a number"))
+            problems.append(tree.problem((key,), what, hint=_hint("a number", key, arguments)))
         return None
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS:
         return value
     what, need = "is no size of a batch", "a whole number above zero"
     problems.append(tree.problem((key,), what, got=shorten(repr(value)), need=need))
     return None
+
+
+def _hint(in_json: str, key: str, arguments: Arguments) -> str:
+    """Return a hint that says where to set a size: in the JSON, and by an argument if the Trainer reads any."""
+    read = uses_trainer(arguments) and arguments.settings
+    return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json

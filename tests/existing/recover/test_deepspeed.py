@@ -125,6 +125,13 @@ def test_an_auto_that_nobody_fills_in_is_told() -> None:
     assert of(config, "--deepspeed=ds.json", "--per_device_train_batch_size=4").configuration.micro == 4
 
 
+def test_an_argument_is_only_hinted_at_where_the_trainer_reads_it() -> None:
+    beside = "or --per_device_train_batch_size N beside it"
+    for config in ({"bf16": {"enabled": True}}, {**SIMPLE, "train_micro_batch_size_per_gpu": "auto"}):
+        assert beside in refused(config, "--deepspeed=ds.json")
+        assert beside not in refused(config, "--deepspeed_config=ds.json")
+
+
 def test_training_in_32_bits_is_not_predicted_as_if_it_were_in_16() -> None:
     assert "32 bits" in refused({"train_micro_batch_size_per_gpu": 1})
     auto = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": "auto"}}
