@@ -252,7 +252,8 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
     gpus = changes.fields.get("gpus_per_node")
     node = gpus if type(gpus) is int and gpus > 0 else changes.base.gpus_per_node
     levels = with_gpus_per_node(of_base, changes.base.gpus_per_node, node, changes.source)
-    stated = changes.fields.pop("levels", None) or {}
+    stated = changes.fields.pop("levels", None)
+    stated = {} if stated is None else stated
     if not isinstance(stated, dict):
         changes.wrong("wrong value", ("levels",), stated, "a section of `level: fields`")
         stated = {}
@@ -327,7 +328,8 @@ def _speed(
             f"{base} has no {'network between nodes' if network else 'such link'}", (name,), text, need=need
         )
     for level in mine:
-        if "bandwidth_bytes_per_s" in (stated.get(level["name"]) or ()):
+        own = stated.get(level["name"])
+        if isinstance(own, dict) and "bandwidth_bytes_per_s" in own:
             what = f"sets the same as levels.{level['name']}.bandwidth_bytes_per_s"
             return changes.wrong_key(what, (name,), hint="one of them")
     try:

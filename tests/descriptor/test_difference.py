@@ -227,6 +227,8 @@ def test_fewer_gpus_with_a_link_to_each_peer_have_fewer_links(made: Write) -> No
         ("levels:\n  rail: {size: many}", 'ours.yaml:3:16: levels.rail.size: wrong value (got "many", need a whole'),
         ("levels: {node: null}", "levels.node: the base has no such level (need one of nvlink, rail, spine)."),
         ("levels: {rail: 3}", "levels.rail: wrong value (got 3, need the fields of a level, or null for none)."),
+        ("nvlink: 300GB/s\nlevels: {nvlink: 5}", "levels.nvlink: wrong value (got 5, need the fields of a level"),
+        ("levels: []", "levels: wrong value (got [], need a section of `level: fields`)."),
         ("levels: 3", "levels: wrong value (got 3, need a section of `level: fields`)."),
         ("levels: {node: {size: 16}}", "levels.node.latency_s: this field is missing."),
         ("levels:\n  rail: {latency_s: soon}", "3:21: levels.rail.latency_s: is no number with a unit"),
