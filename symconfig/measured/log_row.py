@@ -25,6 +25,7 @@ from symconfig.units import GIB
 
 # The line about padding has the true size, however the tokenizer came by it.
 _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
+_CHUNKS = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
 _RECOMPUTE = ("recompute_granularity", "recompute_activations")
 
 
@@ -97,11 +98,13 @@ def run_of(log: TrainingLog, cluster: ClusterDescriptor, additions: Additions) -
     names |= {name: value for name, value in given.items() if value}
     if additions.recompute is not None:
         names |= dict.fromkeys(_RECOMPUTE) | {_RECOMPUTE[0]: additions.recompute}
+    # Megatron-LM computes it from one of them, which a shortened log may lack.
+    if not any(map(names.get, _CHUNKS)) and (chunks := names.get("virtual_pipeline_model_parallel_size")):
+        names[_CHUNKS[0]] = chunks
     try:
         return megatron.run(printed_namespace(names), gpus, cluster, Supplied(model=additions.model))
     except InputError as error:
-        hint = None if additions.model else "name the model"
-        raise InputError([replace(one, file=log.path, hint=one.hint or hint) for one in error.problems]) from None
+        raise InputError([replace(one, file=log.path) for one in error.problems]) from None
 
 
 def whole(names: Mapping[str, Value], *choices: str) -> int | None:

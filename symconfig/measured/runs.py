@@ -124,12 +124,16 @@ _OPTIONS = {
     "batch.micro": "--micro-batch-size",
     "batch.global": "--global-batch-size",
     "batch.seq_length": "--seq-length",
+    # As Megatron-LM prints them.
+    "micro_batch_size": "--micro-batch-size",
+    "global_batch_size": "--global-batch-size",
+    "--seq-length": "--seq-length",
 }
 
 
 def _log_problem(problem: Problem, path: Path) -> Problem:
-    """Return a row's problem as one of the log file. A field that is missing (no `got`) and that an option of the
-    command supplies gets that option as hint, and, unless the problem has a file, another text.
+    """Return a row's problem as one of the log file. A field that an option of the command supplies gets that option
+    as hint, and, if it is missing (no `got`) and the problem has no file, another text.
     """
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None
@@ -137,7 +141,7 @@ def _log_problem(problem: Problem, path: Path) -> Problem:
         problem,
         file=problem.file or str(path),
         what="the log does not say it" if missing and problem.file is None else problem.what,
-        hint=option if missing else problem.hint,
+        hint=option if missing else problem.hint or option,
     )
 
 

@@ -192,6 +192,15 @@ def log_of(folder: Path, text: str) -> TrainingLog:
     return read_log(write(folder, text))
 
 
+def test_virtual_stages_count_without_the_option_that_sets_them(tmp_path: Path) -> None:
+    plan = sample_plan("llama2-13b", load_cluster("b200"), pp=4, dp=4, vpp=2)
+    log = log_of(tmp_path, plan_log(plan))
+    others = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
+    alone = replace(log, arguments={name: value for name, value in log.arguments.items() if name not in others})
+    assert alone.arguments["virtual_pipeline_model_parallel_size"] == 2
+    assert run_of(alone, plan.cluster, Additions()).configuration.vpp == 2
+
+
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "gpt-oss-120b", "gpt3-175b"])
 def test_the_model_of_a_plan_is_read_back_whole(tmp_path: Path, name: str) -> None:
     plan = sample_plan(name)
@@ -278,6 +287,28 @@ def test_what_a_log_leaves_out_names_its_option(run: Run, tmp_path: Path) -> Non
     assert "no global batch size" in outcome.err
     assert "Try: --global-batch-size." in outcome.err
     assert run(*told, "--micro-batch-size", "2", "--global-batch-size", "128").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "tried"),
+    [
+        ("micro_batch_size", None, " Try: --micro-batch-size."),
+        ("micro_batch_size", "0", " Try: --micro-batch-size."),
+        ("seq_length", None, " Try: --seq-length."),
+        ("bf16", None, None),
+        ("use_torch_fsdp2", "True", None),
+    ],
+)
+def test_a_problem_of_megatron_s_log_names_an_option_only_if_it_helps(
+    run: Run, tmp_path: Path, name: str, value: str | None, tried: str | None
+) -> None:
+    lines = [line for line in megatron_log().splitlines(keepends=True) if f"  {name} ." not in line]
+    at = next(place for place, line in enumerate(lines) if "end of arguments" in line)
+    if value is not None:
+        lines.insert(at, f"  {name} {'.' * (48 - len(name))} {value}\n")
+    outcome = run("calibrate", write(tmp_path, "".join(lines)), "--cluster", "h100")
+    assert outcome.code == 2
+    assert tried in outcome.err if tried else "Try" not in outcome.err
 
 
 def test_a_log_of_a_run_that_died_at_once_says_how(run: Run, tmp_path: Path) -> None:
