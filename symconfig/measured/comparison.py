@@ -200,7 +200,8 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
     """
     if not isinstance(audit.reader, MegatronConfiguration) or not log.arguments or not audit.reader.parsed:
         return
-    script, printed = audit.reader.names(), printed_namespace(log.arguments)
+    script = audit.reader.names()
+    printed = printed_namespace(log.arguments, script.table)  # one table for both, so that equal values are
     for dest in sorted(counted() & script.written.keys()):
         if dest in script.dark or dest not in log.arguments or log.arguments[dest] is None:
             continue

@@ -134,6 +134,15 @@ def test_another_option_in_the_log_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_lists_of_a_short_log_are_read_as_the_script_s(tmp_path: Path) -> None:
+    plan = sample_plan("mixtral-8x7b", A100)
+    kept = "  moe_router_load_balancing_type ", "  moe_aux_loss_coeff "
+    lines = plan_log(plan).splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("  ") or line.startswith(kept))
+    assert "['aux_loss']" in text
+    assert compare(audited(plan), write(tmp_path, text)).differences == ()
+
+
 def test_a_log_of_another_job_is_refused(tmp_path: Path) -> None:
     plan = sample_plan("llama2-13b", A100)
     other = plan_log(plan).replace(

@@ -189,20 +189,21 @@ def version_of(names: Sequence[str]) -> str:
     return max(order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), v != "main", order.index(v)))
 
 
-def printed_namespace(arguments: Mapping[str, Any]) -> Namespace:
+def printed_namespace(arguments: Mapping[str, Any], table: FlagTable | None = None) -> Namespace:
     """Return the namespace of values that Megatron-LM printed: all that is not None counts as given, without a place.
 
-    Texts are read as the option's values, lists as tuples. Its version is the one that shares most argument names with
-    `arguments`; of several the one with the fewest arguments.
+    Texts are read as the option's values, lists as tuples. table: options of the version that printed them; None: of
+    the one that shares most argument names with `arguments`, of several the one with the fewest arguments.
     """
-    known = {version: defaults(version).keys() for version in versions()}
-    version = max(versions(), key=lambda version: (len(known[version] & arguments.keys()), -len(known[version])))
-    names = Namespace((), flags(version))
+    if table is None:
+        known = {version: defaults(version).keys() for version in versions()}
+        table = flags(max(known, key=lambda version: (len(known[version] & arguments.keys()), -len(known[version]))))
+    names = Namespace((), table)
     names.printed = True
     stored = {flag.dest: flag for flag in names.table.flags.values() if flag.kind == "store"}
     for dest, value in arguments.items():
         if isinstance(value, str) and (flag := stored.get(dest)) is not None:
-            words = re.findall(r"[\w.+-]+", value) if flag.nargs in ("+", "*") else [value]
+            words = [value] if flag.nargs in (None, "?") else re.findall(r"[\w.+-]+", value)
             with suppress(ValueError):
                 value = parsed(flag, words, flag.name)
         if value is not None:

@@ -73,7 +73,8 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
             out.assume("vocab_size", BY_TYPE[kind], f"the vocabulary that {kind} was made for", "tokenizer_type")
             return BY_TYPE[kind]
         if (alike := zoo.alike(model, lambda other: fits(other.vocab_size))) is not None:
-            why = f"{alike.name} has the same shapes, and no option says the size"
+            fitting = f"pads to {padded}" if padded else "no option says the size"
+            why = f"{alike.name} has the same shapes, and {fitting}"
             out.assume("vocab_size", alike.vocab_size, why, "padded_vocab_size")
             return alike.vocab_size
     if padded:

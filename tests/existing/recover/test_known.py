@@ -111,6 +111,7 @@ def test_a_model_of_the_same_shapes_lends_its_own() -> None:
     assert "qwen2.5-7b has the same shapes" in found.assumed[0].why
     padded = described(names_of(f"{QWEN} --padded-vocab-size 152576 --tensor-model-parallel-size 4"), seq_length=2048)
     assert padded.model.vocab_size == 152064
+    assert "pads to 152576" in padded.assumed[0].why
 
 
 def test_nobody_says_it() -> None:
