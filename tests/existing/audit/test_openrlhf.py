@@ -148,9 +148,7 @@ def test_more_of_slimes_updates_than_samples_are_refused(tmp_path: Path) -> None
         ("--actor-num-nodes 1 --rollout-num-gpus 8", 8, "--rollout-num-gpus"),
     ],
 )
-def test_the_option_that_leaves_slime_no_gpu_is_named(
-    tmp_path: Path, said: str, gpus: int | None, field: str
-) -> None:
+def test_the_option_that_leaves_slime_no_gpu_is_named(tmp_path: Path, said: str, gpus: int | None, field: str) -> None:
     path = script(tmp_path)
     path.write_text(path.read_text().replace("--colocate", "").replace("--actor-num-nodes 1", said))
     assert [problem.field for problem in audited(str(path), gpus=gpus).unpredicted] == [field]
