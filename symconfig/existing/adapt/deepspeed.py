@@ -152,7 +152,8 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     after = progress.draft.first_right((_key_edits(tree, wish),), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
-        return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
+        place = tree.place(wish.path, of_key=True)
+        return progress.with_unplaced(progress.draft.unplaced(wish.name, wish.now, why, place))
     was = None if have is None else trees.spelled(have)
     there = after.reading.deepspeed if have is None else tree  # a new key has a place afterwards
     place = (there or tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
@@ -254,7 +255,8 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
-        return progress.with_unplaced(Unplaced(spelled, value, why, None if setting is None else setting.place))
+        place = None if setting is None else setting.place
+        return progress.with_unplaced(draft.unplaced(spelled, value, why, place))
     if setting is not None:
         return progress.with_changes(after, Change(spelled, setting.text, value, setting.place))
     there = Arguments(after.reading.settings).find(name)

@@ -229,6 +229,21 @@ class Draft:
     def meaning(self) -> Meaning:
         return Meaning.of(self.reading)
 
+    def unplaced(self, option: str, now: str | None, why: str, place: Place | None) -> Unplaced:
+        """Return a value to be set by hand; for a place in a file that the script itself writes, this is the reason.
+
+        The place is then that in the script, if the file's whole text stands there once.
+        """
+        made = None if place is None else self.texts.get(place.file)
+        if place is None or made is None or not made.made:
+            return Unplaced(option, now, why, place)
+        why = "the script writes this file itself, and what it writes is not changed"
+        for text in self.texts.values():
+            if text is not made and text.data.count(made.data) == 1:
+                before = text.data.find(made.data)
+                return Unplaced(option, now, why, text.place(before + place.start, before + place.end))
+        return Unplaced(option, now, why, place)
+
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Return the draft after the first group of edits whose result is `right` by its meaning; None without one.
 

@@ -227,7 +227,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
     """Return the progress with each differing option of the families changed, one by one, and recorded.
 
-    One that cannot be written, or that unread text may give already, is listed as unplaced.
+    One that cannot be written, or that unread text may give already, is listed as unplaced. A note says where an option
+    no longer follows its variable.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
@@ -239,7 +240,14 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         item = next((item for item in progress.draft.reading.unread if item.options and setting is None), None)
         after = written(progress.draft, names, wish, goal) if item is None else None
         if after is not None:
-            progress = progress.with_changes(after, *_changes(wish, names, goal.names(after.reading), first))
+            now = goal.names(after.reading)
+            progress = progress.with_changes(after, *_changes(wish, names, now, first))
+            was, there = _variables(setting), _having(now, wish.dest)
+            if was and there is not None and not _variables(there):
+                progress = progress.with_note(
+                    f"{there.place}: {there.spelled} does not follow ${was[0]} any more, which other words of "
+                    "the script have as well and which keeps its value."
+                )
             continue
         refused.add(wish)
         why = NO_PLACE if setting is None else ELSE_TOO
@@ -249,6 +257,12 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
             Unplaced(wish.option, wish.now, why, None if setting is None else setting.place)
         )
     return progress
+
+
+def _variables(setting: Setting | None) -> list[str]:
+    """Return, for each part of the option's values that comes through variables, the name of the outermost one."""
+    words = () if setting is None else setting.values
+    return [piece.variables[0] for word in words for piece in word.pieces if piece.variables]
 
 
 def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> Iterator[Change]:

@@ -84,7 +84,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     recipe or model is started although everything was understood.
     """
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
-    written = {name: Text(f"{name} (written by {text.file})", data) for name, data in bash.virtual.items()}
+    written = {name: Text(f"{name} (written by {text.file})", data, made=True) for name, data in bash.virtual.items()}
     lookup = FileLookup(folder, variables, written)
     reading = followed(bash.reading, lookup)
     refuse_command(reading, bash.reading.settings)

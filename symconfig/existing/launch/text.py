@@ -62,10 +62,11 @@ def problem_at(place: Place | None, what: str, file: str | None = None, **words:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One file: its name in messages, and its bytes."""
+    """One file: its name in messages, and its bytes. made: whether the script that is read writes it when it runs."""
 
     file: str
     data: bytes
+    made: bool = False
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)  # of lines
     _further: tuple[int, ...] = field(init=False, repr=False, compare=False)  # bytes of a character behind its first
     _wider: tuple[int, ...] = field(init=False, repr=False, compare=False)  # the characters before each of these

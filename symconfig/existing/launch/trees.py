@@ -1,6 +1,6 @@
 """YAML and JSON of other programs as data with the bytes of every key and value.
 
-YAML has aliases, merge keys and tags; JSON is read as DeepSpeed reads it (hjson: comments, a comma
+YAML has aliases, merge keys, tags and repeated keys; JSON is read as DeepSpeed reads it (hjson: comments, a comma
 after the last).
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from symconfig.descriptor.document import MAX_NODES, Builder, KeyPath, Open, build, plain, shorten
 from symconfig.descriptor.json_strict import TOKEN, parse_json_strict
 from symconfig.errors import InputError
-from symconfig.existing.launch.reading import Span, Tree, Unread
+from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text
 
 _CORE = "tag:yaml.org,2002:"
@@ -24,10 +24,10 @@ _SPACE = b" \t\r\n"
 
 
 def parse_yaml(text: Text) -> Tree:
-    """Return the data and places of a YAML file of one document.
+    """Return the data and places of a YAML file of one document beside empty ones.
 
     Values from aliases and merge keys have the alias's place; those with unknown tags stay text. `unread` notes unknown
-    tags. Raises InputError, also for an empty file.
+    tags and repeated keys. Raises InputError, also for an empty file.
     """
     builder = _TreeBuilder(text)
     build(builder, text.data.decode().removeprefix("\ufeff"))
@@ -39,7 +39,7 @@ def parse_yaml(text: Text) -> Tree:
 
 
 class _TreeBuilder(Builder):
-    """Builder that resolves aliases, merge keys and tags, which the strict builder refuses."""
+    """Builder that resolves aliases, merge keys, tags and repeated keys, which the strict builder refuses."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.file)
@@ -70,6 +70,11 @@ class _TreeBuilder(Builder):
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
 
+    def repeated(self, path: KeyPath, event: Any) -> None:
+        """Record a repeated key in `unread`; the last one counts, as in most programs."""
+        why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
+        self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
+
     def close(self, done: Open, event: Any) -> None:
         """Finish a mapping or list: end its place at its last value, merge `<<` keys, attach it to its parent."""
         span = self.spans[done.path]
@@ -94,9 +99,18 @@ class _TreeBuilder(Builder):
             self.unread.append(Unread(self.place(event), what, "is a tag that another program gives its meaning"))
 
     def event(self, event: Any) -> None:
-        if type(event).__name__ != "AliasEvent":
+        """Handle one event, but skip empty documents. Raises InputError for a second that is not empty."""
+        kind = type(event).__name__
+        if self.data is not None and kind in ("ScalarEvent", "MappingStartEvent", "SequenceStartEvent", "AliasEvent"):
+            if kind != "ScalarEvent" or event.value or not event.implicit[0]:
+                super().further_document(event)
+            return
+        if kind != "AliasEvent":
             self.events.append(event)
         super().event(event)
+
+    def further_document(self, event: Any) -> None:
+        """Take the start of a document: what stands in it decides."""
 
     def anchored(self, event: Any) -> None:
         self.anchors[event.anchor] = len(self.events) - 1

@@ -76,6 +76,19 @@ def test_a_file_of_another_hand_with_the_same_meaning_is_left_as_it_is(tmp_path:
     assert (outcome.files, outcome.unplaced) == ({}, ())
 
 
+@pytest.mark.parametrize(("stage", "where"), [("2", "train.sh:7:9"), ("$Z", "train.sh):5:9")])
+def test_a_json_that_the_script_writes_is_left_to_a_person(tmp_path: Path, stage: str, where: str) -> None:
+    path = tmp_path / "train.sh"
+    body = COMMENTED.replace("    // a batch of 128 sequences\n", "").replace('"stage": 2', f'"stage": {stage}')
+    start = "deepspeed --num_gpus 16 train.py --deepspeed_config ds.json\n"
+    path.write_text(f"Z=2\ncat > ds.json <<EOF\n{body}EOF\n{start}")
+    outcome = adapted(str(path), plan(zero_stage=3), {})
+    item = next(each for each in outcome.unplaced if each.option == "zero_optimization.stage")
+    assert (item.now, item.why) == ("3", "the script writes this file itself, and what it writes is not changed")
+    assert str(item.place).endswith(where)
+    assert not outcome.files
+
+
 def test_values_change_sections_come_and_comments_stay(tmp_path: Path) -> None:
     goal = plan(zero_stage=3, micro=2, optimizer_offload=1.0, overlap_param_gather=True)
     outcome = adapt(tmp_path, COMMENTED, goal)

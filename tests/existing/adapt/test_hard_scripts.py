@@ -115,6 +115,13 @@ def test_of_two_precisions_only_the_plan_s_stays(tmp_path: Path) -> None:
     assert new(adapt(tmp_path, source)) == source.replace("--fp16 ", "")
 
 
+def test_a_variable_that_is_cut_loose_is_told(tmp_path: Path) -> None:
+    outcome = adapt(tmp_path, script(f"{MICRO} 1 {TP} $TP {REST} --save out/$TP", "TP=4\n"))
+    assert any("does not follow $TP any more" in note for note in outcome.notes)
+    outcome = adapt(tmp_path, script(f"{MICRO} 1 {TP} $TP {REST}", "TP=4\n"))
+    assert not outcome.notes
+
+
 def test_words_inside_of_a_shell_s_code_are_quoted_for_it(tmp_path: Path) -> None:
     before = plan(pp=2, vpp=1)
     goal = plan(pp=2, pipeline_layout="Et*20|t*20L")

@@ -37,6 +37,11 @@ def test_both_spellings_of_its_options_are_one_run() -> None:
     assert plan.rl[0].away == ("optimizer state",)
 
 
+def test_numbers_of_gpus_stand_in_one_order() -> None:
+    """Not in that of a set, which is another in each process."""
+    assert [word.text for word in ray().reading.world.words] == ["8", "1", "8", "1", "4", "2"]
+
+
 def test_zero_3_keeps_sixteen_bytes_of_a_parameter_in_shards_and_the_reference_two() -> None:
     """arXiv:1910.02054: 2 of weights, 2 of gradients, 12 of fp32 weights and moments; the reference has weights."""
     found = ray()
@@ -133,6 +138,20 @@ def test_more_of_slimes_updates_than_samples_are_refused(tmp_path: Path) -> None
     path.write_text(path.read_text().replace("--global-batch-size 128", "--num-steps-per-rollout 4000"))
     (problem,) = audited(str(path)).unpredicted
     assert (problem.field, problem.what, problem.got) == ("--num-steps-per-rollout", "is too large", "4,000")
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "field"),
+    [
+        ("--actor-num-nodes 0 --colocate", None, "--actor-num-nodes"),
+        ("--actor-num-nodes 0 --rollout-num-gpus 8", None, "--actor-num-nodes"),
+        ("--actor-num-nodes 1 --rollout-num-gpus 8", 8, "--rollout-num-gpus"),
+    ],
+)
+def test_the_option_that_leaves_slime_no_gpu_is_named(tmp_path: Path, said: str, gpus: int | None, field: str) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text().replace("--colocate", "").replace("--actor-num-nodes 1", said))
+    assert [problem.field for problem in audited(str(path), gpus=gpus).unpredicted] == [field]
 
 
 def test_fine_tuning_by_slime_is_refused(tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ def test_the_training_command_is_found_in_its_wrappers(line: str) -> None:
     assert bash.reading.complete
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun $D src/train --x 1",
+        "accelerate launch --num_processes 8 $D src/train --x 1",
+        "ray job submit --address=X -- bash -c 'torchrun $D src/train --x 1'",
+        "ray job submit --no-wait=1 -- src/train --x 1",
+        "srun -n 8 python -m torch.distributed.run --nnodes 1 src/train --x 1",
+    ],
+)
+def test_a_program_of_any_name_is_found_behind_its_launchers(line: str) -> None:
+    bash = read(f'D="$(cat dist.txt)"\n{line}')
+    assert (bash.reading.program.text, options(bash)) == ("src/train", {"--x": ["1"]})
+    assert [what for what, _ in dark(bash)] == ["$D"] * ("$D" in line)
+
+
 def test_a_line_of_options_has_no_program() -> None:
     bash = read("--num-layers 32 --bf16 --split 9 -1 -0.5")
     assert bash.reading.program is None

@@ -87,10 +87,20 @@ def test_what_hangs_on_a_program_is_not_known(script: str) -> None:
         "TP=8; false && true && TP=1",
         "TP=$(cd out && echo 8)",
         "TP=$([ -f file ] && echo 8 || echo 8)",
+        "TP=$(python3 -c 'import torch_npu' >/dev/null 2>&1 && echo 16 || echo 8)",
     ],
 )
 def test_what_does_not_is_known(script: str) -> None:
     assert degree(script) == "8"
+
+
+@pytest.mark.parametrize(
+    ("condition", "what"),
+    [("$A =~ (b|c)", "a regular expression"), ("$A =~ ^\\(b", "a regular expression"), ("($A = b)", "a group")],
+)
+def test_a_group_of_a_regular_expression_is_no_group_of_conditions(condition: str, what: str) -> None:
+    bash = read(f"A=b; TP=1\nif [[ {condition} ]]; then TP=8; fi\ntorchrun train.py --tp $TP")
+    assert f"which depends on {what}" in str(bash.reading.settings[0].values[0].unknown)
 
 
 def test_what_stands_behind_a_program_is_what_the_script_does() -> None:

@@ -147,6 +147,12 @@ def test_a_value_from_elsewhere_is_not_known(value: str, why: str) -> None:
     assert why in str(reading.settings[1].values[0].unknown)
 
 
+def test_a_long_chain_of_references_is_no_circle() -> None:
+    chain = "".join(f"  x{index}: '${{.x{index + 1}}}'\n" for index in range(30))
+    reading = read_yaml(f"model:\n  num_layers: '${{.x0}}'\n{chain}  x30: 12\n")
+    assert "after too many references to references" in str(reading.settings[0].values[0].unknown)
+
+
 def test_references_that_multiply_end() -> None:
     lines = "".join(f"  x{index}: '{f'${{.x{index + 1}}}' * 10}'\n" for index in range(18))
     reading = read_yaml(f"model:\n{lines}  x18: y\n  tokenizer_model: ${{.x0}}\n  num_layers: 2\n")

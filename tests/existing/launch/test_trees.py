@@ -212,11 +212,22 @@ def test_aliases_that_multiply_are_refused() -> None:
         of_yaml("\n".join(lines))
 
 
-def test_a_second_document_and_a_key_that_stands_twice_are_refused() -> None:
+@pytest.mark.parametrize("second", ["model: {tp: 2}", "- 1", "text", "''"])
+def test_a_second_document_is_refused_unless_it_is_empty(second: str) -> None:
     with pytest.raises(InputError, match="holds more than one document"):
-        of_yaml("kind: Service\n---\nmodel: {tp: 2}\n")
-    with pytest.raises(InputError, match="duplicate key, first on line 2"):
-        of_yaml("m:\n  a: 1\n  b: 2\n  a: 3\n")
+        of_yaml(f"kind: Service\n---\n{second}\n")
+    for source in ("a: 1\n---\n", "---\n---\na: 1\n", "# x\n---\na: 1\n---\n# y\n---\n"):
+        read = of_yaml(source)
+        assert (read.data, said(read, "a"), said(read)) == ({"a": 1}, "1", "a: 1")
+
+
+def test_of_a_key_that_stands_twice_the_last_counts_and_it_is_said() -> None:
+    read = of_yaml("m:\n  a: 1\n  b: 2\n  a: 3\nz: 0\n")
+    assert read.data["m"] == {"a": 3, "b": 2}
+    assert (said(read, "m", "a"), said(read, "m")) == ("3", "a: 1\n  b: 2\n  a: 3")
+    assert [(item.place.line, item.matters) for item in read.unread] == [(4, False)]
+    merged = of_yaml("x: &x {a: 1}\ny: &y {b: 2}\nz:\n  <<: *x\n  <<: *y\n")
+    assert (merged.data["z"], [item.what for item in merged.unread]) == ({"b": 2}, ["<<"])
 
 
 @pytest.mark.parametrize("source", ["a: &a [*a]", "a: *nowhere"])

@@ -20,6 +20,8 @@ from symconfig.existing.launch.text import Place
 
 Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
 _READ, _FORMAT = "is read while the script runs", "depends on the output of printf"
+# Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
+_OTHERS = re.compile(r"\s*import torch_npu\s*")
 
 
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
@@ -40,10 +42,12 @@ def run_words(shell: Shell, words: Words, place: Place) -> Truth:
 def _program(shell: Shell, words: Words, place: Place) -> Truth:
     """Record an external program in `log.commands` without running it, and print an unknown output.
 
-    The status is unknown. Code of `bash -c` and scripts that it starts are interpreted instead. In a command
-    substitution the words are recorded in `log.aside`.
+    The status is unknown, but False for `python -c "import torch_npu"`. Code of `bash -c` and scripts that it starts
+    are interpreted instead. In a command substitution the words are recorded in `log.aside`.
     """
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
+    if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
+        return FALSE
     if nested.shell_code(shell, words, place):
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)

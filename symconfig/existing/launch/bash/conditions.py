@@ -161,12 +161,13 @@ def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
     """Return the value of the condition at bytes [start, end), inside of `[[ ]]`; its words are not split.
 
-    Unknown if a word begins or ends a group: these are not followed.
+    Unknown if a word other than a regular expression begins or ends a group: these are not followed.
     """
     tokens: list[tuple[str, Pieces]] = []
     for first, last in code.words(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
-        if written[0] == "(" or written.count("(") != written.count(")"):
+        grouped = written[0] == "(" or written.count("(") != written.count(")")
+        if grouped and tokens[-1:] != [("=~", ())]:
             return Truth(None, "depends on a group of conditions, which is not followed")
         if written in ("&&", "||", "!", *_TEXTS, *_NUMBERS) or _UNARY.fullmatch(written):
             tokens.append((written, ()))

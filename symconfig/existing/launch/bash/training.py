@@ -73,7 +73,6 @@ def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
 # Programs of their own, that are no file ending in .py.
 _PROGRAMS = ("nemo", "swift", "megatron", "trl", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
-_PYTHON = re.compile(r"python[\d.]*")
 _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
 # What is started with options of its own, and trains nothing itself.
 _TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
@@ -144,7 +143,7 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
         text = word.text
         name = basename(text)
         # A launcher that a variable holds is not known, and `-m` behind it names a module all the same.
-        python |= bool(_PYTHON.fullmatch(name)) or name in LAUNCHERS or word.unknown is not None
+        python |= _is_python(word) or name in LAUNCHERS or word.unknown is not None
         if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
             return None
         if text.endswith(".py") and not text.startswith("-"):
@@ -157,24 +156,33 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
 
 
 def _index_after_launcher(words: Sequence[Word]) -> int | None:
-    """Return the index of the first word after a launcher (or python), its options, `launch` and `--`; None if none is.
+    """Return the index of the first word after launchers (or python), their options, launch, job, submit and `--`.
 
-    None as well without a word from there on that begins with `--`. An option takes the next word unless it is a switch
-    or has `=`.
+    None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
+    the next word unless it is a switch or has `=`; unknown words are skipped while options follow.
     """
-    starts = (index for index, word in enumerate(words) if _starts(word) or _PYTHON.fullmatch(basename(word.text)))
-    at = next(starts, len(words)) + 1
+    at = next((index for index, word in enumerate(words) if _starts(word) or _is_python(word)), len(words)) + 1
     if not any(word.text.startswith("--") for word in words[at - 1 :]):
         return None
     while at < len(words):
         text = words[at].text
         if text.startswith("-") and text != "--" and not words[at].several:
             at += 1 if "=" in text or text in _SWITCHES else 2
-        elif text in ("launch", "--"):
+        elif words[at].several and any(_opens(word) for word in words[at + 1 :]) and not _opens(words[at + 1]):
+            at += 1  # several options of the launcher in one word that is not known
+        elif text in ("launch", "job", "submit", "--") or _starts(words[at]) or _is_python(words[at]):
             at += 1
         else:
             return at
     return None
+
+
+def _is_python(word: Word) -> bool:
+    return re.fullmatch(r"python[\d.]*", basename(word.text)) is not None
+
+
+def _opens(word: Word) -> bool:
+    return word.text.startswith("-") or word.several
 
 
 def _starts(word: Word) -> bool:

@@ -85,7 +85,7 @@ def _world(settings: Sequence[Setting]) -> World:
     """Return the total GPUs of all pools, and the actor's GPUs per node (8 by default); `dark` if one is unknown."""
     names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
     names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
-    _, known = stated_numbers(settings, dict.fromkeys(names, 0))
+    _, known = stated_numbers(settings, dict.fromkeys(sorted(names), 0))
     if known.dark:
         return known
     stated = first_values(settings)

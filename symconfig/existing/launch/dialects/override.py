@@ -315,10 +315,15 @@ class _Resolver:
         bare = reference.strip().lstrip(".")
         up = len(reference.strip()) - len(bare)  # `.x` is a sibling of the entry, `..x` one level above
         path = (*(entry.path[: len(entry.path) - up] if up else ()), *bare.split("."))
-        why = "which nothing in this file says" if path not in self.entries else "which leads in a circle"
-        if path not in self.entries or path in self.under_way or len(self.under_way) > _MOST_STEPS:
-            return replace(entry, value=None, words=(Word.dark(f"depends on {shown}, {why}", place),))
-        return self.entry(path)
+        if path not in self.entries:
+            why = "which nothing in this file says"
+        elif path in self.under_way:
+            why = "which leads in a circle"
+        elif len(self.under_way) > _MOST_STEPS:
+            why = "after too many references to references"
+        else:
+            return self.entry(path)
+        return replace(entry, value=None, words=(Word.dark(f"depends on {shown}, {why}", place),))
 
 
 def _through(word: Word, names: Path, place: Place) -> Word:

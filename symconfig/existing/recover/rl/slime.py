@@ -67,10 +67,10 @@ class Reader(Script):
                 raise InputError(self.problem(name, "fine-tuning by slime is not predicted"))
         rl, served = None, self.apart
         trained = self.gpus - served if not values.switch("colocate") else self.gpus
-        if trained < 1:
-            self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
-        else:
+        if trained >= 1:
             rl = self._rl(served)
+        elif all(values.whole(name) for name in ("actor_num_nodes", "actor_num_gpus_per_node")):  # 0 is their problem
+            self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
         if self.problems or values.problems or rl is None:
             raise self.refusal()
         return self._run(rl, trained)
