@@ -204,7 +204,8 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
         changed = (word.partition("=")[0].strip() for word in getattr(arguments, "set", ()))
         name = next((name for name in changed if f"{inner}.".startswith(f"{name}.")), None)
         given, named = given or name, f"--set {name}" if name else f"{clusters}: {inner}"
-    if given and problem.file == getattr(arguments, "job", None):
+    absent = given is None or given is False or given == []  # 0 and "" are given
+    if not absent and problem.file == getattr(arguments, "job", None):
         problem = replace(problem, file=None, line=None, column=None)
     if problem.file:
         return problem
