@@ -214,15 +214,15 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
-    """Yield a problem for each unknown option; its hint is the command with its positional argument of that name, else
-    a --pin with the value if it is a planner's choice and the command has --pin, else the nearest option, else --help.
-    The value after an option is skipped.
+    """Yield a problem for each unknown option; its hint is the command with its positional arguments if one has that
+    name, else a --pin with the value if it is a planner's choice and the command has --pin, else the nearest option,
+    else --help. The value after an option is skipped.
     """
     from symconfig.descriptor.job import pin_meant
 
     known = [option for action in parser._actions for option in action.option_strings]
-    others = (action for action in parser._actions if not action.option_strings)
-    places = {f"--{action.dest}": f"{parser.prog} {action.metavar}" for action in others}
+    others = {f"--{one.dest}": str(one.metavar) for one in parser._actions if one.metavar and not one.option_strings}
+    usage = " ".join((parser.prog, *others.values()))
     before = ""  # an option that may have a value
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if before and word[:1] != "-":
@@ -232,7 +232,7 @@ def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Prob
         before = name if name.startswith("--") and not value else ""
         pin = pin_meant(name) if "--pin" in known and name.startswith("--") else None
         value = value or (following if following[:1] not in ("", "-") else "VALUE")
-        similar = places.get(name) or (f"--pin {pin}={value}" if pin else nearest(name, known))
+        similar = usage if name in others else f"--pin {pin}={value}" if pin else nearest(name, known)
         yield Problem(f"unknown argument {word!r}", hint=similar or f"{parser.prog} --help")
 
 

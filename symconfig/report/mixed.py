@@ -15,8 +15,8 @@ from symconfig.report.table import compared, parts
 
 def blocks(plan: MixedPlan) -> list[Block]:
     """Return the report of a plan over two kinds of GPUs: a head of two lines, the ranking with the cluster of the
-    first stages in a last column; of the best candidate the kinds in the order of its stages, the stages, and where time
-    and the memory of the fullest kind's GPUs go; and whether mixing pays.
+    first stages in a last column; of the best candidate the kinds in the order of its stages, the stages, and where
+    time and the memory of the fullest kind's GPUs go; and whether mixing pays.
     """
     best, batch = plan.best.candidate, plan.best.candidate.configuration
     kinds = " and ".join(
