@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,16 +21,11 @@ from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.several import node_folder
 from symconfig.runs.adapted import as_trained
-from symconfig.runs.replan.frozen import (
-    Checked,
-    Finding,
-    of_files,
-    of_input,
-    of_templates,
-)
+from symconfig.runs.replan.frozen import Checked, Finding, of_files, of_input, of_templates
 
 Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
+_OF_ALL = ("input", "templates")  # findings that are no file's, and the same for every number of nodes
 
 
 def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Checked:
@@ -38,8 +34,8 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
 
     A folder, or a file named plan.json beside a manifest: edited, missing and stale files are findings, too;
     another plan file: only edits of the plan and changed model or cluster, with a note. A folder of `replan
-    --lose-nodes`: edited and missing files alone, as each folder in it has a manifest. templates: own
-    templates with which it was written. Raises InputError for a folder without manifest, or a file that is no plan.
+    --lose-nodes` is checked with its inner folders. templates: own templates with which it was written. Raises
+    InputError for a folder without manifest, or a file that is no plan.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -51,16 +47,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
         raise InputError(what, file=str(folder), hint=hint)
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
-        *fewer, most = sorted(int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files)))
-        lost = [most - nodes for nodes in fewer] or [1]
-        return Checked(
-            place=folder,
-            plan=folder / node_folder(most) / "plan.json",
-            manifest=manifest,
-            findings=tuple(of_files(folder, manifest, {})),
-            notes=(f"whether a plan is out of date: symconfig verify --frozen {folder}/nodes-*",),
-            again=f"replan {sh(folder / node_folder(most))} --lose-nodes {min(lost)}..{max(lost)}",
-        )
+        return _several(folder, manifest, mine)
     plan, findings = _plan(place)
     notes: list[str] = []
     if manifest is not None:
@@ -112,6 +99,39 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
             )
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
     return [*findings, *edited]
+
+
+def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
+    """Return the check of a folder of `replan --lose-nodes`: the findings of each nodes-N/ with plan.json and manifest
+    (paths prefixed; on inputs and templates those of the largest N, as are plan, notes and inputs), and those on all
+    other files by the outer manifest. again: the `replan` arguments that write it anew.
+    """
+    numbers = [int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files))]
+    parts = {
+        nodes: verify_frozen(folder / node_folder(nodes), templates)
+        for nodes in numbers
+        if all((folder / node_folder(nodes) / name).is_file() for name in (NAME, "plan.json"))
+    }
+    most = max(parts or numbers, default=0)
+    lost = [most - nodes for nodes in parts if nodes != most] or [1]
+    within = tuple(f"{node_folder(nodes)}/" for nodes in parts)
+    above = {path: each for path, each in manifest.files.items() if path.endswith(NAME) or not path.startswith(within)}
+    findings = [
+        each if each.kind in _OF_ALL else replace(each, path=f"{node_folder(nodes)}/{each.path}")
+        for nodes, part in parts.items()
+        for each in part.findings
+        if nodes == most or each.kind not in _OF_ALL
+    ]
+    return Checked(
+        place=folder,
+        plan=folder / node_folder(most) / "plan.json",
+        manifest=manifest,
+        findings=(*findings, *of_files(folder, manifest.model_copy(update={"files": above}), {})),
+        notes=parts[most].notes if parts else (),
+        templates=templates,
+        inputs=parts[most].inputs if parts else {},
+        again=f"replan {sh(folder / node_folder(most))} --lose-nodes {min(lost)}..{max(lost)}",
+    )
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:

@@ -204,7 +204,8 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
         changed = (word.partition("=")[0].strip() for word in getattr(arguments, "set", ()))
         name = next((name for name in changed if f"{inner}.".startswith(f"{name}.")), None)
         given, named = given or name, f"--set {name}" if name else f"{clusters}: {inner}"
-    if given and problem.file == getattr(arguments, "job", None):
+    absent = given is None or given is False or given == []  # 0 and "" are given
+    if not absent and problem.file == getattr(arguments, "job", None):
         problem = replace(problem, file=None, line=None, column=None)
     if problem.file:
         return problem
@@ -213,12 +214,15 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
-    """Yield a problem for each unknown option; its hint is a --pin with the value if it is a planner's choice and the
-    command has --pin, else the nearest option, else --help. The value after an option is skipped.
+    """Yield a problem for each unknown option; its hint is the command with its positional arguments if one has that
+    name, else a --pin with the value if it is a planner's choice and the command has --pin, else the nearest option,
+    else --help. The value after an option is skipped.
     """
     from symconfig.descriptor.job import pin_meant
 
     known = [option for action in parser._actions for option in action.option_strings]
+    others = {f"--{one.dest}": str(one.metavar) for one in parser._actions if one.metavar and not one.option_strings}
+    usage = " ".join((parser.prog, *others.values()))
     before = ""  # an option that may have a value
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if before and word[:1] != "-":
@@ -228,7 +232,7 @@ def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Prob
         before = name if name.startswith("--") and not value else ""
         pin = pin_meant(name) if "--pin" in known and name.startswith("--") else None
         value = value or (following if following[:1] not in ("", "-") else "VALUE")
-        similar = f"--pin {pin}={value}" if pin else nearest(name, known)
+        similar = usage if name in others else f"--pin {pin}={value}" if pin else nearest(name, known)
         yield Problem(f"unknown argument {word!r}", hint=similar or f"{parser.prog} --help")
 
 

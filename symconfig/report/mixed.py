@@ -8,14 +8,15 @@ from dataclasses import replace
 from symconfig.format import count, gib, seconds
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.mixed import Alone, MixedPlan
+from symconfig.report.explanation import stages
 from symconfig.report.grid import Block, Grid
-from symconfig.report.table import compared
+from symconfig.report.table import compared, parts
 
 
 def blocks(plan: MixedPlan) -> list[Block]:
     """Return the report of a plan over two kinds of GPUs: a head of two lines, the ranking with the cluster of the
-    first stages in a last column, a table of the kinds in the order of the best candidate's stages, and whether mixing
-    pays.
+    first stages in a last column; of the best candidate the kinds in the order of its stages, the stages, and where
+    time and the memory of the fullest kind's GPUs go; and whether mixing pays.
     """
     best, batch = plan.best.candidate, plan.best.candidate.configuration
     kinds = " and ".join(
@@ -46,7 +47,9 @@ def blocks(plan: MixedPlan) -> list[Block]:
         for host in plan.best.hosts
     ]
     shares = Grid.of(rows, "plan 1", words=("kind", "layers of each stage"), fixed=tuple(rows[0]))
-    return [headline, ranking, shares, "\n".join(verdict(plan))]
+    fullest = max(plan.best.hosts, key=lambda host: host.predicted.device_bytes / host.usable_bytes)
+    spent = parts(plan.of(fullest), f"Where plan 1 spends, memory on {fullest.share.cluster.name}")
+    return [headline, ranking, shares, stages(plan.of(fullest)), spent, "\n".join(verdict(plan))]
 
 
 def verdict(plan: MixedPlan) -> Iterator[str]:

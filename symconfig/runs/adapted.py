@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,9 +29,10 @@ ALPHA_OVER_R = 2.0  # where a job says none
 def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """Return the model with the job's adapter, and the job with task (default "lora") and `lora` filled in.
 
-    Both are returned unchanged if the job wants no adapters, or if it has no `lora` and the model has an adapter. alpha
-    is 2 r by default. Raises InputError for `lora` with a task without adapters or with a model that has other adapters
-    of its own, and target modules that the model lacks or that are MLPs beside experts.
+    Both are returned unchanged if the job wants no adapters, or if it has no `lora` and the model has an adapter. With
+    both, the model keeps its own, and fields set in `lora` must agree. alpha is 2 r by default. Raises InputError for
+    `lora` with a task without adapters, target modules that the model lacks or that are MLPs beside experts, and all
+    fields that disagree.
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         what, need = "trains no adapters, and the job asks for some", " or ".join(("lora", *WITH_OR_WITHOUT))
@@ -48,9 +49,8 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     )
     if model.adapter is None:
         model = model.model_copy(update={"adapter": adapter})
-    elif (own := _shown(model.adapter)) != (got := _shown(adapter)):
-        what, hint = f"{model.name} has adapters of its own", "the model without its adapters, or leave this out"
-        raise InputError(what, field="lora", got=got, need=own, hint=hint)
+    elif problems := list(_against(model, model.adapter, adapter, lora)):
+        raise InputError(problems)
     return model, job.model_copy(update={"task": job.task or "lora", "lora": lora})
 
 
@@ -59,9 +59,21 @@ def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     return model if job.lora is None else model.model_copy(update={"adapter": None})
 
 
-def _shown(one: Adapter) -> str:
-    fields = {**one.model_dump(), "target_modules": "+".join(sorted(one.target_modules))}
-    return ", ".join(f"{name} {value}" for name, value in fields.items())
+def _against(model: ModelDescriptor, own: Adapter, adapter: Adapter, lora: Lora) -> Iterator[Problem]:
+    """Yield a problem for each field set in the job's `lora` in which its adapter differs from the model's own; targets
+    are compared as sets.
+    """
+    fields = {"alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
+    for name in Lora.model_fields:
+        need, got = (_shown(getattr(one, fields.get(name, name))) for one in (own, adapter))
+        if name in lora.model_fields_set and need != got:
+            what = f"{model.name} has adapters of its own, with other {name}"
+            hint = "the model without its adapters, or leave this out"
+            yield Problem(what, field=f"lora.{name}", got=got, need=need, hint=hint)
+
+
+def _shown(value: object) -> str:
+    return ", ".join(sorted(set(value))) if isinstance(value, tuple) else str(value)
 
 
 def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:

@@ -20,7 +20,7 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import MAX_BYTES, load_plan
 from symconfig.plans.plan import Plan, Target
-from symconfig.render import manifest, own_target, render
+from symconfig.render import manifest, named, own_target, render
 from symconfig.resources import content
 
 Status = Literal["passed", "failed", "skipped"]
@@ -136,13 +136,15 @@ def verify(
     if any((folder / name).exists() for name in _FILES.values()):
         other = None
     if (trace and plan.best.target.backend != "megatron") or (other and (build or trace)):
-        own, only = own_target(plan), "Megatron-LM's and DeepSpeed's own files"
+        own = "megatron" if trace else own_target(plan)
+        helps = plan.task in named(own).tasks if trace else own in _FILES
+        only = "Megatron-LM's and DeepSpeed's own files"
         raise InputError(
             "runs the modules of Megatron-LM only" if trace else f"builds ranks of {only} only",
             file=str(folder),
             field="--trace" if trace else "--build",
             got=f"files for {other or plan.best.target.backend}",
-            hint=f"symconfig render DIR/plan.json --target {'megatron' if trace else own} --out NEW",
+            hint=f"symconfig render DIR/plan.json --target {own} --out NEW" if helps else None,
         )
     with TemporaryDirectory(prefix="symconfig-") as scratch:
         if not run_edited:

@@ -12,6 +12,7 @@ from symconfig.cost.pipeline import in_flight
 from symconfig.descriptor.sections import NO_MIXER
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
+from symconfig.frameworks.megatron.environment import used
 from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
@@ -85,16 +86,20 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
         wrong = " ".join(str(problem) for problem in problems(plan, job.rank, chunks, rows, result.rank, file))
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
-    return Check(name, "failed" if wrong else "passed", wrong or _passed(result.rank), result.seconds, rows)
+    return Check(name, "failed" if wrong else "passed", wrong or _passed(plan, result.rank), result.seconds, rows)
 
 
-def _passed(real: Mapping[str, Any]) -> str:
-    """Return the detail of a passed check: number of parameters, coordinates, seconds and MiB."""
+def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
+    """Return the detail of a passed check: number of parameters, coordinates, seconds, MiB, and options whose kernels
+    need modules that ranks are built without.
+    """
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
+    left = [option.label for option in used(plan) if any(need.module for need in option.needs)]
+    without = f", without {', '.join(left)}" if left else ""
     return (
         f"{count(listed)} parameters as planned, with the buffers and shards of {places}; built in "
-        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB"
+        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB{without}"
     )
 
 

@@ -96,6 +96,13 @@ def test_all_problems_of_a_file_come_at_once(run: Run, tmp_path: Path) -> None:
     assert "--cluster: unknown cluster" in run.refused("plan --cluster h10", job)
 
 
+def test_an_option_of_0_is_named_though_the_file_has_the_field(run: Run, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama2-13b\ncluster: a100-80gb\ngpus: 16\nlr: 1e-4\nglobal_batch_size: 64\n")
+    assert "error: --gpus: out of range (got 0" in run.refused("plan --gpus 0", job)
+    assert "error: --lr: out of range (got 0" in run.refused("plan --lr 0", job)
+
+
 def test_with_json_standard_output_holds_json_on_errors_too(run: Run) -> None:
     outcome = run("plan --json --model nope")
     assert outcome.code == 2

@@ -194,6 +194,8 @@ def test_the_files_start_every_node_with_its_own_kind(result: MixedResult, folde
     own = {f"{kind}/{name}" for kind in kinds for name in ("launch.sh", "megatron_args.txt")}
     assert paths == {"launch.sh", "REPORT.md", "mixed.json", "manifest.json", *own}
     assert json.loads((folder / "mixed.json").read_text()) == json.loads(result.to_json())
+    report = (folder / "REPORT.md").read_text()
+    assert all(said in report for said in ("peak GiB", "recompute none", "time of a step"))
     one, other = ((folder / kind / "megatron_args.txt").read_text() for kind in kinds)
     assert one == other
     layout = result.best.candidate.configuration.pipeline_layout

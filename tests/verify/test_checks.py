@@ -233,6 +233,16 @@ def test_ranks_of_such_a_folder_are_not_built(of_bridge: Path, asked: str) -> No
         checks.verify(of_bridge, **{asked: True})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("asked", ["build", "trace"])
+def test_no_command_is_named_that_would_be_refused_again(tmp_path: Path, asked: str) -> None:
+    plan = learning_plan({}, "megatron", targets()["verl"].learns.away[0])  # type: ignore[union-attr]
+    files = render(plan, "verl")
+    write(Files((*files, manifest.manifest(files, "verl", (), None))), tmp_path)
+    with pytest.raises(InputError, match="files for verl") as error:
+        checks.verify(tmp_path, **{asked: True})  # type: ignore[arg-type]
+    assert error.value.problems[0].hint is None
+
+
 def script(folder: Path, text: str, name: str = "launch.sh") -> Path:
     (folder / name).write_text("#!/usr/bin/env bash\n" + text, encoding="utf-8")
     return folder

@@ -139,6 +139,13 @@ def test_the_first_a_middle_and_the_last_stage_are_built_and_every_further_kind_
     assert len({rank % 8 for rank in found}) == len(found)
 
 
+def test_a_built_rank_names_the_kernels_that_it_lacks() -> None:
+    options = {"moe_dispatcher": "flex", "moe_flex_backend": "deepep", "cuda_graphs": "attn"}
+    plan = sample_plan("mixtral-8x7b", tp=1, pp=1, dp=8, ep=8, **options)
+    said = megatron_rank._passed(plan, {"coordinates": {}, "chunks": [], "seconds": 1.0, "max_rss_bytes": 1e9})
+    assert said.endswith(", without DeepEP's kernels for the experts' tokens, CUDA graphs")
+
+
 def test_parameters_that_differ_are_named() -> None:
     ours = [Parameter("a.weight", 8, True), Parameter("b.weight", 4, True)]
     real = [("m.a.weight", 8, True), ("m.b.weight", 4, True)]

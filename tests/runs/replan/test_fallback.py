@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -289,5 +290,13 @@ def test_check_covers_all_that_was_written(result: FallbackResult, tmp_path: Pat
         (out / path).write_text(before + "\n")
         assert findings() == [("edited", path)]
         (out / path).write_text(before)
+    manifest = out / "nodes-2/manifest.json"
+    before, digest = manifest.read_text(), json.loads(manifest.read_text())["files"]["REPORT.md"]
+    manifest.write_text(before.replace(digest, sha256(b"old\n").hexdigest()))
+    kept = (out / "nodes-2/REPORT.md").read_text()
+    (out / "nodes-2/REPORT.md").write_text("old\n")
+    assert ("stale", "nodes-2/REPORT.md") in findings()
+    (out / "nodes-2/REPORT.md").write_text(kept)
+    manifest.write_text(before)
     (out / "nodes-2/plan.json").unlink()
     assert findings() == [("missing", "nodes-2/plan.json")]
