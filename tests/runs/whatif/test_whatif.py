@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +17,9 @@ from symconfig import plan, whatif_changes
 from symconfig.api.planning import PlanResult
 from symconfig.descriptor.cluster import NETWORK
 from symconfig.errors import InputError
+from symconfig.report.grid import plain
+from symconfig.report.whatif import changes
+from symconfig.runs.replan.changes import carried, judged
 from symconfig.runs.whatif.change import parsed
 from symconfig.runs.whatif.whatif import WhatIf, named, varied
 from tests.cli.support import Run
@@ -142,6 +147,20 @@ def test_what_is_kept_is_the_old_plan_and_what_is_new_is_the_plan() -> None:
     assert [getattr(kept, name) for name in names] == [getattr(best, name) for name in names]
     assert kept.global_batch == 128
     assert symconfig.replan(old, global_batch_size=128, top=1).found.changes.stayed == case.kept
+
+
+def test_no_gain_is_told_against_a_kept_plan_that_only_fits_with_a_risk() -> None:
+    old = plan(**{**CHANGED, "model": "llama3.1-8b"}, top=1)
+    (case,) = whatif_changes(old, [{"seq_length": 8192}])
+    assert old.plan.usable_bytes > case.kept.candidate.predicted.device_bytes > case.new.best.predicted.device_bytes
+    assert (case.kept.fits, case.kept.safe, case.gain) == (True, False, None)
+    assert case.kept.slower < 0
+    told = plain(changes([case]))
+    assert re.search(r"74\.36 .* runs safely", told)
+    assert "kept, the plan takes 1.82 % less time, with too high a risk of running out of memory." in told
+    limits = case.new.job.limits.model_copy(update={"memory_risk": 0.5})
+    bold = replace(case.new, job=case.new.job.model_copy(update={"limits": limits}))
+    assert judged(bold, carried(old.best, bold)).safe
 
 
 def test_a_gain_is_of_tokens_a_second() -> None:
