@@ -100,6 +100,9 @@ def changed(plan: Plan, change: Change) -> tuple[ModelDescriptor, ClusterDescrip
 
 
 def _read(text: str) -> Any:
+    """Return a text as an unquoted scalar of YAML; none, in any case, is None, too."""
+    if text.lower() == "none":
+        return None
     try:
         return plain(text)
     except ValueError:  # no number that a float holds

@@ -20,7 +20,7 @@ from symconfig.errors import InputError
 from symconfig.report.grid import plain
 from symconfig.report.whatif import changes
 from symconfig.runs.replan.changes import carried, judged
-from symconfig.runs.whatif.change import parsed
+from symconfig.runs.whatif.change import changed, parsed
 from symconfig.runs.whatif.whatif import WhatIf, named, varied
 from tests.cli.support import Run
 from tests.sample_plans import learning_plan
@@ -113,6 +113,16 @@ def test_each_of_them_is_a_sentence(words: list[str], part: str) -> None:
         varied(planned().plan, words)
 
 
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [("global_batch_size=1e3..4e3", (1000, 4000)), ("network=.5..2x", (0.5, 2)), ("links=5E-1..1.5e+0x", (0.5, 1.5))],
+)
+def test_numbers_of_a_range_are_written_as_any(word: str, ends: tuple[float, float]) -> None:
+    (vary,) = varied(planned().plan, [word])
+    assert 0 <= vary.low - ends[0] < max(vary.step, 1e-9)
+    assert 0 <= ends[1] - vary.high < max(vary.step, 1e-9)
+
+
 @pytest.mark.parametrize("word", ["global_batch_size=64..512", "seq_length=512..4096"])
 def test_sizes_that_a_section_says_are_not_varied(word: str) -> None:
     """A step of reinforcement learning is counted from its own section, so that nothing would follow from them."""
@@ -168,6 +178,14 @@ def test_a_gain_is_of_tokens_a_second() -> None:
     kept, new = case.kept.candidate.predicted, case.new.best.predicted
     assert case.gain == pytest.approx(new.tokens_per_s_per_gpu / kept.tokens_per_s_per_gpu, rel=1e-3)
     assert case.gain >= 1 - 1e-9
+
+
+@pytest.mark.parametrize("value", ["none", "null", None])
+def test_none_clears_a_field(value: str | None) -> None:
+    old = plan(**{**CHANGED, "sequences": {"mean": 500.0, "max": 4096}}, top=1)
+    assert old.plan.job.sequences is not None
+    _, _, job = changed(old.plan, {"sequences": str(value)})
+    assert job.sequences is None
 
 
 def test_a_strategy_that_does_not_run_says_why() -> None:
