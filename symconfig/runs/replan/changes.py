@@ -108,10 +108,13 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
 
 def judged(plan: Plan, c: Setup) -> Judgement:
     """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
-    against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
-    InputError of the costs, and what the plan's target cannot write. Overruns and risks of memory are no refusal.
+    against the plan's best. Options without effect at its degrees are off. Reasons are degrees that do not divide the
+    GPUs, limits and constraints of the framework, InputError of the costs, and what the plan's target cannot write.
+    Overruns and risks of memory are no refusal.
     """
+    c = in_effect(c)
     wanted = _request(plan, c.precision, c)
+    c = replace(c, framework=wanted.framework)
     p, gpus = c, plan.best.configuration.world_size
     if gpus % (inner := p.tp * p.pp * p.cp):
         return Judgement(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")

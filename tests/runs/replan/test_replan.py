@@ -178,6 +178,17 @@ def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_pa
     assert named.schedule == found.schedule
 
 
+def test_what_needs_a_degree_goes_back_with_it() -> None:
+    """User buffers need sequence parallelism, which tp 1 has not."""
+    old = symconfig.plan("llama3.1-8b", "h100", 16, 128, seq_length=4096, pins={"pp": 2, "vpp": 8}, top=1)
+    found = replan(old, release=["pp", "vpp"], top=1).found
+    assert found.new.best.configuration.overlap_tp_comm
+    (tp,) = (each.kept for each in found.changes.decisions if each.decision == "tp")
+    assert not tp.refused
+    assert found.near_plan.pins == {"tp": "1", "pp": "2", "vpp": "8", "mbs": "1"}
+    assert found.near_plan.verdict is Verdict.AS_IS
+
+
 def test_a_step_that_is_not_the_checkpoints_is_refused(tmp_path: Path) -> None:
     saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **LLAMA2_7B)
     with pytest.raises(InputError, match=r"at_step: is not where the checkpoint is.*\(got 100, need 200, as .*iter_"):
