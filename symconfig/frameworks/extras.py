@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from symconfig.cost.framework import Framework
 from symconfig.format import picked
@@ -12,6 +12,7 @@ from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, Graphed
 from symconfig.plans.configuration import EXTRAS, Configuration
 
+T = TypeVar("T", bound=Configuration)
 NAMES = tuple(one.name for one in EXTRAS)
 _GRAPHS: dict[Graphed, str] = {
     "none": "",
@@ -36,7 +37,7 @@ def supported(c: Configuration, framework: Framework) -> Configuration:
     return replace(c, **other | ({"grad_bytes": gradient_bytes(framework)} if "grad_bytes" in other else {}))
 
 
-def in_effect(c: Configuration) -> Configuration:
+def in_effect(c: T) -> T:
     """Return a copy in which options that its degrees leave without effect are off.
 
     Overlap of experts needs ep > 1, user buffers tp > 1 and sequence parallelism, DeepEP and HybridEP ep x etp > 1.

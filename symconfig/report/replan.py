@@ -209,13 +209,14 @@ def replan_data(replan: Replan) -> dict[str, Any]:
 
 def _verdict(verdict: Judgement) -> dict[str, Any]:
     """Return a verdict as JSON: only runs, fits (both false) and `why` if the configuration cannot run; else whether it
-    fits, its step, how much slower that is, memory, and bytes too many on GPU and host, 0 if it fits.
+    fits, how much slower its step is, whether its memory is at risk, step, memory, and bytes too many on GPU and host,
+    0 if it fits.
     """
     if verdict.candidate is None:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {
         "runs": True,
-        **picked(verdict, "fits", "slower"),
+        **picked(verdict, "fits", "slower", "at_risk"),
         **picked(verdict.candidate.predicted, "step_s", "device_bytes"),
         "over_bytes": max(0.0, verdict.over_bytes),
         "host_over_bytes": max(0.0, verdict.host_over_bytes),

@@ -80,12 +80,12 @@ def ranges_data(what_if: WhatIf) -> dict[str, Any]:
 
 def changes(cases: Sequence[Case]) -> list[Block]:
     """Return the report of --change: headline, the strategy before, a row per change, and why a kept plan or a new
-    search has no result.
+    search has no result, or the kept one a risk.
     """
     old = cases[0].old
     heads = ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain")
     table = Grid(heads, tuple(map(_row, cases)), left=(0, 1, 4), title="When the job changes", fixed=tuple(range(8)))
-    why = [f"{case.name}: kept, the plan {case.kept}." for case in cases if case.kept and not case.kept.fits]
+    why = [f"{case.name}: kept, the plan {case.kept}." for case in cases if case.kept and not case.kept.safe]
     why += [f"{case.name}: planned anew, {case.why}." for case in cases if case.new is None]
     strategy = f"Before: {degrees(old.best)}, {count(round(_speed(old.best)))} tokens/s."
     legend = "kept: all choices of the plan. gain: tokens/s of replanned over kept."
@@ -93,7 +93,8 @@ def changes(cases: Sequence[Case]) -> list[Block]:
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    gain = f"{case.gain:.3f}" if case.gain is not None else "runs again" if case.new else ""
+    anew = "" if case.new is None else "runs again" if _kept(case) is None else "runs safely"
+    gain = f"{case.gain:.3f}" if case.gain is not None else anew
     return (case.name, *_cells(_kept(case)), *_cells(case.new.best if case.new else None), gain)
 
 
@@ -114,11 +115,11 @@ def _speed(one: Candidate) -> float:
 
 def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
     """Return the JSON of --change, symconfig.adaptability/1: the plan before, and of each change the kept and the
-    replanned result, and the gain.
+    replanned result, why it has no plan (or, kept, a risk), and the gain.
     """
 
     def outcome(one: Candidate | None, why: str) -> dict[str, Any]:
-        return {"plan": one and one.to_dict(), "tokens_per_s": one and _speed(one), "why": None if one else why}
+        return {"plan": one and one.to_dict(), "tokens_per_s": one and _speed(one), "why": why or None}
 
     return {
         "schema": "symconfig.adaptability/1",
@@ -126,7 +127,7 @@ def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
         "changes": [
             {
                 "change": dict(case.change),
-                "kept": outcome(_kept(case), str(case.kept or "")),
+                "kept": outcome(_kept(case), str(case.kept) if case.kept and not case.kept.safe else ""),
                 "replanned": outcome(case.new.best if case.new else None, case.why),
                 "gain": case.gain,
             }

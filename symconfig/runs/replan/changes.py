@@ -20,11 +20,13 @@ from symconfig.render import target_of
 from symconfig.runs.checkpoint.table import Loadable, Verdict
 from symconfig.solve.candidate import described
 from symconfig.solve.extras import switched_on
+from symconfig.solve.interval import MEMORY_RISK
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect, Setup, effective
 from symconfig.solve.run import request
-from symconfig.solve.space import Request
+from symconfig.solve.space import Request, device_budget
+from symconfig.solve.stages import ROUNDING
 from symconfig.units import GIB
 
 SEQUENCE = "sequence parallel"  # of the decisions
@@ -36,7 +38,8 @@ class Judgement:
 
     refused: why it cannot run, a sentence without its period, else "". candidate: as priced; None if refused.
     over_bytes: bytes beyond the usable GPU memory, negative if it fits; host_over_bytes: the same of pinned host memory
-    per GPU. slower: its step over the plan's, less 1.
+    per GPU. at_risk: its memory is more than the job's `memory_risk` allows; False if that of the plan is, too.
+    slower: its step over the plan's, less 1.
     """
 
     refused: str = ""
@@ -44,14 +47,20 @@ class Judgement:
     slower: float = 0.0
     over_bytes: float = 0.0
     host_over_bytes: float = 0.0
+    at_risk: bool = False
 
     @property
     def fits(self) -> bool:
         return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
 
+    @property
+    def safe(self) -> bool:
+        """Return whether it fits as the search demands, with the job's risk of running out of memory."""
+        return self.fits and not self.at_risk
+
     def __str__(self) -> str:
         """Return the verdict as a predicate: `cannot run: ...`, `does not fit: ...` (GPU before host), `takes as long`
-        or `takes 2.1 % longer`.
+        or `takes 2.1 % longer`, with a clause on memory if at risk.
         """
         if self.refused:
             return f"cannot run: {self.refused}"
@@ -61,9 +70,10 @@ class Judgement:
             return f"does not fit: {self.candidate.predicted.device_bytes / GIB:.2f} GiB, {more}"
         if self.host_over_bytes > 0:
             return f"does not fit: it pins {self.host_over_bytes / GIB:.2f} GiB more of the host than may be pinned"
+        risk = ", with too high a risk of running out of memory" if self.at_risk else ""
         if abs(self.slower) < 5e-5:
-            return "takes as long"
-        return f"takes {100 * abs(self.slower):.2f} % {'longer' if self.slower > 0 else 'less time'}"
+            return f"takes as long{risk}"
+        return f"takes {100 * abs(self.slower):.2f} % {'longer' if self.slower > 0 else 'less time'}{risk}"
 
 
 def carried(candidate: Candidate, plan: Plan) -> Setup:
@@ -98,10 +108,13 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
 
 def judged(plan: Plan, c: Setup) -> Judgement:
     """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
-    against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
-    InputError of the costs, and what the plan's target cannot write. Overruns of memory are no refusal.
+    against the plan's best. Options without effect at its degrees are off. Reasons are degrees that do not divide the
+    GPUs, limits and constraints of the framework, InputError of the costs, and what the plan's target cannot write.
+    Overruns and risks of memory are no refusal.
     """
+    c = in_effect(c)
     wanted = _request(plan, c.precision, c)
+    c = replace(c, framework=wanted.framework)
     p, gpus = c, plan.best.configuration.world_size
     if gpus % (inner := p.tp * p.pp * p.cp):
         return Judgement(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")
@@ -118,11 +131,13 @@ def judged(plan: Plan, c: Setup) -> Judgement:
     if unwritten := target_of(plan.model, plan.job).refusals(replace(plan, best=kept)):
         return Judgement(str(unwritten[0]).rstrip("."))
     predicted, room = kept.predicted, HOST_SHARE * point.machine.host_memory_bytes_per_gpu
+    most = device_budget(wanted, point.machine) * (1 + ROUNDING)
     return Judgement(
         candidate=kept,
         slower=predicted.step_s / plan.best.predicted.step_s - 1,
         over_bytes=predicted.device_bytes - plan.usable_bytes,
         host_over_bytes=predicted.host_bytes - room,
+        at_risk=predicted.device_bytes > most and all(one.name != MEMORY_RISK for one in plan.search.opened),
     )
 
 
@@ -259,7 +274,7 @@ def nearest(old: Plan, new: Plan, loads: Loadable, loadable: Callable[[Plan], Lo
     for some in (each for size in range(1, len(groups) + 1) for each in combinations(groups, size)):
         names = [name for group in some for name in group]
         kept = judged(new, moved(after, before, (*names, SEQUENCE) if "tp" in names else tuple(names)))
-        if kept.candidate is None or not kept.fits or kept.slower > WORTH:
+        if kept.candidate is None or not kept.safe or kept.slower > WORTH:
             continue
         verdict = loadable(replace(new, best=kept.candidate)).verdict
         if verdict.rank < loads.verdict.rank:

@@ -10,6 +10,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError, SymconfigError
+from symconfig.format import count
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.plans.sentences import batch_nearby
@@ -95,11 +96,12 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
     schedule, files, and a plan that keeps more old choices. The new plan's job has the converted schedule, its history
     that of the run. Raises InputError for invalid wishes, InfeasibleError if nothing fits.
     """
-    wanted, schedule = wishes, _scheduled(old, wishes, _reached(old, wishes))
+    wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
     new = best_plan(wishes.model, wishes.cluster, wishes.job, top=wishes.top, progress=progress)
     loads = _loadable(old, new, wishes.checkpoint)
     schedule = _as_loaded(schedule, loads, old, wanted)
+    schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
     new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
     near = nearest(old, new, loads, lambda plan: _loadable(old, plan, wishes.checkpoint))
     return Replan(
@@ -116,8 +118,25 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
     )
 
 
-def _reached(old: Plan, wishes: Wishes) -> History:
-    """Return the history of the run up to the step: the wished one, else the checkpoint's, else the old plan's.
+def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
+    """Return (schedule from the wanted step or the checkpoint's on, sentences of `_reached`). An InputError names the
+    checkpoint's folder if the step is the checkpoint's.
+    """
+    try:
+        run, doubts = _reached(old, wishes)
+        return _scheduled(old, wishes, run), doubts
+    except InputError as error:
+        if wishes.step is not None or wishes.checkpoint is None:
+            raise
+        folder = str(wishes.checkpoint.folder)
+        raise InputError(
+            [replace(problem, file=folder, field=None, what=f"its step {problem.what}") for problem in error.problems]
+        ) from None
+
+
+def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
+    """Return (history of the run up to the step, sentences): one sentence if the checkpoint's number of sequences
+    contradicts the plan's history, else (). The step is the wished one, else the checkpoint's, else the old plan's.
     Sequences that the checkpoint states replace the history's. Raises InputError for a step before the plan's own or
     other than the checkpoint's.
     """
@@ -133,10 +152,15 @@ def _reached(old: Plan, wishes: Wishes) -> History:
     step = wishes.step if saved is None or wishes.step is not None else saved.iteration
     sequences = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
     if not isinstance(sequences, int) or not step:
-        return old.history.until(step, batch, length)
-    if target_of(old.model, old.job).counts.renumbers:  # train.py numbers steps by sequences
-        step = sequences // batch
-    return old.history.until(step, batch, length).seen(sequences)
+        return old.history.until(step, batch, length), ()
+    if not target_of(old.model, old.job).counts.renumbers:
+        run = counted = old.history.until(step, batch, length)
+        apart = sequences != counted.sequences
+    else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers
+        run, counted = old.history.until(sequences // batch, batch, length), History().until(step, batch, length)
+        apart = run.step not in (step, old.history.step)
+    doubt = f"the checkpoint has seen {count(sequences)} sequences, and {counted} are {count(counted.sequences)}"
+    return run.seen(sequences), (f"{doubt}: its own number counts",) if apart else ()
 
 
 def _scheduled(

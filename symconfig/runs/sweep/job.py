@@ -20,7 +20,7 @@ others are, so each is tried once, with the first value of each other field.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -143,8 +143,7 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
     if reading.problems:
         raise InputError(list(dict.fromkeys(reading.problems))[:MAX_PROBLEMS])
     rules = [
-        {name: {str(each) for each in (value if isinstance(value, list) else [value])} for name, value in rule.items()}
-        for rule in file.exclude
+        {name: value if isinstance(value, list) else [value] for name, value in rule.items()} for rule in file.exclude
     ]
     kept, idle, excluded = dict[str, Point](), set(range(len(rules))), 0
     of_models, of_clusters = ({name: digest_of(one) for name, one in loaded.items()} for loaded in (models, clusters))
@@ -154,7 +153,7 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
         matching = {
             number
             for number, rule in enumerate(rules)
-            if all(str(get(job, name)) in values or str(get(known, name)) in values for name, values in rule.items())
+            if all(_among(get(job, name), each) or _among(get(known, name), each) for name, each in rule.items())
         }
         if matching:
             idle -= matching
@@ -167,6 +166,11 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
     if not kept:
         raise InputError("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded")
     return Points(tuple(kept.values()), total, excluded, tuple(sorted(number + 1 for number in idle)))
+
+
+def _among(value: Any, values: Sequence[Any]) -> bool:
+    """Return whether a value equals one of others, or is written as one is (2 and "2")."""
+    return value in values or str(value) in map(str, values)
 
 
 def _of_one_job(problem: Problem) -> Problem:

@@ -169,16 +169,19 @@ class _Search:
         self.name = name
         self.cluster = cluster
         self.least = _least(question, cluster)
-        most = question.most_gpus
-        self.sizes = lattice(cluster, self.least, most) or lattice(cluster, 1, most)[-1:]
+        self.every = lattice(cluster, 1, question.most_gpus)
+        self.sizes = tuple(size for size in self.every if size >= self.least)
         self.tried: dict[int, Tried] = {}
         self.digests = digest_of(question.model), digest_of(cluster)
 
     def next(self) -> list[Point]:
         """Return the jobs to plan next, one for each number of GPUs, until the fewest that meet the deadline as
-        predicted, and with the step's upper end, are known; [] when done.
+        predicted, and with the step's upper end, are known; [] when done. If no allowed number of GPUs reaches the peak
+        FLOP/s that the deadline needs, the largest are tried until one has a plan.
         """
         q = self.question
+        if not self.sizes:
+            return [self._point(size) for size in descending(self.every, self._rates(False))]
         needed = q.step_tokens * q.steps / q.deadline_s / q.goodput
         both = [following(self.sizes, self._rates(slow), needed) for slow in (False, True)]
         return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]
@@ -285,3 +288,10 @@ def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, .
     smallest = min((size for size, rate in rates.items() if size * rate >= needed), default=float("inf"))
     hopeful = [size for size in sizes if size < smallest and size not in rates and size * best * HOPE >= needed]
     return tuple(hopeful[:AT_ONCE])  # the smallest first: where one is in time, larger ones do not matter
+
+
+def descending(sizes: Sequence[int], rates: Rates) -> tuple[int, ...]:
+    """Return the largest untried rungs of the ladder, at most AT_ONCE, the largest first; () once one has a plan, or
+    all are tried."""
+    left = [size for size in reversed(ladder(sizes)) if size not in rates]
+    return () if any(rates.values()) else tuple(left[:AT_ONCE])

@@ -45,8 +45,10 @@ class Case:
 
     @property
     def gain(self) -> float | None:
-        """Return the throughput of the new plan over the kept one's; None if either does not run or fit."""
-        return 1 + self.kept.slower if self.kept is not None and self.kept.fits else None
+        """Return the throughput of the new plan over the kept one's; None if either does not run or fit, or the kept
+        one fits only with too high a risk.
+        """
+        return 1 + self.kept.slower if self.kept is not None and self.kept.safe else None
 
 
 def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
@@ -98,6 +100,9 @@ def changed(plan: Plan, change: Change) -> tuple[ModelDescriptor, ClusterDescrip
 
 
 def _read(text: str) -> Any:
+    """Return a text as an unquoted scalar of YAML; none, in any case, is None, too."""
+    if text.lower() == "none":
+        return None
     try:
         return plain(text)
     except ValueError:  # no number that a float holds

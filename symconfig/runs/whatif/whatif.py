@@ -17,7 +17,7 @@ from symconfig.runs.best import best_plan
 FIELD = "--vary"
 MOST = 2**24  # sequences or tokens
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
-_NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
+_NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?P<times>x?)", re.ASCII)
 _NEED = "NAME=LOW..HIGH, as global_batch_size=64..4096 or network=0.5..2x"
 SIZES = ("global_batch_size", "seq_length")

@@ -40,7 +40,7 @@ def test_a_plans_own_choice_is_what_the_search_said_of_it(case: str) -> None:
     for candidate in (of.best, *of.alternatives):
         found = judged(of, carried(candidate, of))
         assert not found.refused
-        assert found.fits
+        assert found.safe
         assert found.candidate.predicted.step_s == pytest.approx(candidate.predicted.step_s, rel=1e-6)
         assert found.candidate.predicted.device_bytes == pytest.approx(candidate.predicted.device_bytes, rel=1e-6)
 

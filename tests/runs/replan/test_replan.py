@@ -150,10 +150,17 @@ def test_a_plan_made_again_twice_counts_what_was_seen(tmp_path: Path) -> None:
         replan(tmp_path / "r1", at_step=300)
 
 
-def test_what_a_checkpoint_has_seen_counts(tmp_path: Path) -> None:
+def test_what_a_checkpoint_has_seen_is_held_against_the_history(tmp_path: Path) -> None:
     old = replan(plan(pp=1, batch=64, zero=1), global_batch_size=96, at_step=333, top=1).found.new
-    saved = torch_dist(tmp_path / "saved", iteration=500, consumed_train_samples=40_000, **LLAMA2_7B)
-    assert replan(old, global_batch_size=192, checkpoint=saved, top=1).found.schedule.consumed == 40_000
+    for seen, named in ((37_344, False), (40_000, True)):
+        saved = torch_dist(tmp_path / str(seen), iteration=500, consumed_train_samples=seen, **LLAMA2_7B)
+        found = replan(old, global_batch_size=192, checkpoint=saved, top=1).found
+        assert found.schedule.consumed == seen
+        said = (
+            f"the checkpoint has seen {seen:,} sequences, and 333 steps of 64 sequences and 167 steps of 96 "
+            "sequences are 37,344: its own number counts"
+        )
+        assert (said in found.schedule.notes) is named
 
 
 LLAMA2_7B = {"num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 11008, "num_attention_heads": 32}
@@ -171,10 +178,29 @@ def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_pa
     assert named.schedule == found.schedule
 
 
+def test_what_needs_a_degree_goes_back_with_it() -> None:
+    """User buffers need sequence parallelism, which tp 1 has not."""
+    old = symconfig.plan("llama3.1-8b", "h100", 16, 128, seq_length=4096, pins={"pp": 2, "vpp": 8}, top=1)
+    found = replan(old, release=["pp", "vpp"], top=1).found
+    assert found.new.best.configuration.overlap_tp_comm
+    (tp,) = (each.kept for each in found.changes.decisions if each.decision == "tp")
+    assert not tp.refused
+    assert found.near_plan.pins == {"tp": "1", "pp": "2", "vpp": "8", "mbs": "1"}
+    assert found.near_plan.verdict is Verdict.AS_IS
+
+
 def test_a_step_that_is_not_the_checkpoints_is_refused(tmp_path: Path) -> None:
     saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **LLAMA2_7B)
     with pytest.raises(InputError, match=r"at_step: is not where the checkpoint is.*\(got 100, need 200, as .*iter_"):
         replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=100, top=1)
+
+
+def test_the_step_of_a_checkpoint_is_no_option(tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved")
+    with pytest.raises(InputError) as error:
+        replan(plan(pp=1), checkpoint=saved, training={"train_iters": 150}, top=1)
+    assert str(error.value).startswith(f"{saved}: its step is behind the end of the run (got 200, need at most 150")
+    assert error.value.problems[0].field is None
 
 
 def test_a_schedule_goes_on_as_far_as_its_checkpoint_loads() -> None:

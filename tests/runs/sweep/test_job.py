@@ -84,6 +84,11 @@ def test_a_rule_matches_values_as_they_are_planned(rule: str) -> None:
     assert all("pins" not in point.job for point in found.points)
 
 
+def test_a_rule_compares_numbers_as_numbers() -> None:
+    assert read(SMALL + "exclude: [{gpus: 8.0}]\n").excluded == 4
+    assert read(SMALL + "  limits.memory_margin: [0, 0.1]\nexclude: [{limits.memory_margin: 0.0}]\n").excluded == 16
+
+
 def test_ids_say_what_is_asked_and_nothing_else() -> None:
     first, second = (read(text).points for text in (SMALL, SMALL.replace("[64, 128]", "[128, 64]")))
     assert {p.id for p in first} == {p.id for p in second}

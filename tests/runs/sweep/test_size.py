@@ -10,7 +10,7 @@ import pytest
 import symconfig
 from symconfig.errors import InputError
 from symconfig.runs.sweep.run import Row, Status, Task
-from symconfig.runs.sweep.size import Size, even_batch, frontier, time_s, token_count
+from symconfig.runs.sweep.size import Size, descending, even_batch, frontier, time_s, token_count
 from tests.cli.support import Run
 from tests.runs.sweep.support import replace_pool
 
@@ -126,13 +126,23 @@ def test_what_cannot_be_met_names_the_fastest_and_is_exit_1(run: Run, given: lis
     assert "a100-80gb: not in time with at most 64 GPUs" in outcome.out
 
 
-def test_where_none_can_be_in_time_even_at_its_peak_the_largest_is_planned(run: Run, given: list[Task]) -> None:
+def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run: Run, given: list[Task]) -> None:
     words = ("size", *ASKED, "--deadline", "1h", "--gpus-max")
     outcome = run(*words, "64")
     assert outcome.code == 1
     h100 = run(*words, "64", "--json").json()["clusters"][0]
     assert h100["least_gpus_at_peak"] > 64
     assert (h100["smallest_gpus"], h100["fastest_gpus"]) == (None, 64)
+    assert len(h100["tried"]) == 4
+    assert run(*words, "24", "--json").json()["clusters"][0]["fastest_gpus"] == 16
+
+
+def test_where_the_largest_has_no_plan_smaller_ones_are_tried() -> None:
+    sizes = (1, 2, 4, 8, 16, 24)
+    assert descending(sizes, {}) == (24, 16, 8, 4)
+    assert descending(sizes, {24: 0.0, 16: 0.0, 8: 0.0, 4: 0.0}) == (2, 1)
+    assert descending(sizes, {24: 0.0, 16: 9.0, 8: 9.5, 4: 9.8}) == ()
+    assert descending((1,), {1: 0.0}) == ()
 
 
 @pytest.mark.parametrize("status", [Status.DEFECT, Status.LOST])

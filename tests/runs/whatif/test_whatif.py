@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +17,10 @@ from symconfig import plan, whatif_changes
 from symconfig.api.planning import PlanResult
 from symconfig.descriptor.cluster import NETWORK
 from symconfig.errors import InputError
-from symconfig.runs.whatif.change import parsed
+from symconfig.report.grid import plain
+from symconfig.report.whatif import changes
+from symconfig.runs.replan.changes import carried, judged
+from symconfig.runs.whatif.change import changed, parsed
 from symconfig.runs.whatif.whatif import WhatIf, named, varied
 from tests.cli.support import Run
 from tests.sample_plans import learning_plan
@@ -108,6 +113,16 @@ def test_each_of_them_is_a_sentence(words: list[str], part: str) -> None:
         varied(planned().plan, words)
 
 
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [("global_batch_size=1e3..4e3", (1000, 4000)), ("network=.5..2x", (0.5, 2)), ("links=5E-1..1.5e+0x", (0.5, 1.5))],
+)
+def test_numbers_of_a_range_are_written_as_any(word: str, ends: tuple[float, float]) -> None:
+    (vary,) = varied(planned().plan, [word])
+    assert 0 <= vary.low - ends[0] < max(vary.step, 1e-9)
+    assert 0 <= ends[1] - vary.high < max(vary.step, 1e-9)
+
+
 @pytest.mark.parametrize("word", ["global_batch_size=64..512", "seq_length=512..4096"])
 def test_sizes_that_a_section_says_are_not_varied(word: str) -> None:
     """A step of reinforcement learning is counted from its own section, so that nothing would follow from them."""
@@ -144,11 +159,33 @@ def test_what_is_kept_is_the_old_plan_and_what_is_new_is_the_plan() -> None:
     assert symconfig.replan(old, global_batch_size=128, top=1).found.changes.stayed == case.kept
 
 
+def test_no_gain_is_told_against_a_kept_plan_that_only_fits_with_a_risk() -> None:
+    old = plan(**{**CHANGED, "model": "llama3.1-8b"}, top=1)
+    (case,) = whatif_changes(old, [{"seq_length": 8192}])
+    assert old.plan.usable_bytes > case.kept.candidate.predicted.device_bytes > case.new.best.predicted.device_bytes
+    assert (case.kept.fits, case.kept.safe, case.gain) == (True, False, None)
+    assert case.kept.slower < 0
+    told = plain(changes([case]))
+    assert re.search(r"74\.36 .* runs safely", told)
+    assert "kept, the plan takes 1.82 % less time, with too high a risk of running out of memory." in told
+    limits = case.new.job.limits.model_copy(update={"memory_risk": 0.5})
+    bold = replace(case.new, job=case.new.job.model_copy(update={"limits": limits}))
+    assert judged(bold, carried(old.best, bold)).safe
+
+
 def test_a_gain_is_of_tokens_a_second() -> None:
     (case,) = whatif_changes(plan(**{**CHANGED, "attention": "unfused"}, top=1), [{"attention": "flash"}])
     kept, new = case.kept.candidate.predicted, case.new.best.predicted
     assert case.gain == pytest.approx(new.tokens_per_s_per_gpu / kept.tokens_per_s_per_gpu, rel=1e-3)
     assert case.gain >= 1 - 1e-9
+
+
+@pytest.mark.parametrize("value", ["none", "null", None])
+def test_none_clears_a_field(value: str | None) -> None:
+    old = plan(**{**CHANGED, "sequences": {"mean": 500.0, "max": 4096}}, top=1)
+    assert old.plan.job.sequences is not None
+    _, _, job = changed(old.plan, {"sequences": str(value)})
+    assert job.sequences is None
 
 
 def test_a_strategy_that_does_not_run_says_why() -> None:
