@@ -181,6 +181,9 @@ class Term:
         """Return the number at which the tape was written."""
         return self.tape.nodes[self.line].value
 
+    def __repr__(self) -> str:
+        return f"Term({self.value!r})"
+
     def _line(self, other: Any) -> int:
         return other.line if isinstance(other, Term) else self.tape.number(other)
 
@@ -219,6 +222,10 @@ class Term:
         return self if _is_number(other, 1.0) else self.tape.made("power", self.line, self._line(other))
 
     @_elementwise
+    def __rpow__(self, other: Any) -> Any:
+        return self.tape.made("power", self._line(other), self.line)
+
+    @_elementwise
     def __floordiv__(self, other: Any) -> Any:
         return (self / other).__floor__()
 
@@ -230,8 +237,17 @@ class Term:
     def __mod__(self, other: Any) -> Any:
         return self - (self // other) * other
 
+    @_elementwise
+    def __rmod__(self, other: Any) -> Any:
+        return other - (other // self) * self
+
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
+
+    @_elementwise
+    def __rdivmod__(self, other: Any) -> Any:
+        whole = other // self
+        return whole, other - whole * self
 
     def __neg__(self) -> Any:
         return self * -1.0
