@@ -99,7 +99,7 @@ def test_when_stages_gather_and_what_of_a_pass_is_beside_it(gathers: Start, vpp:
     assert share.tolist() == ([[0.8], [0.0]] if vpp == 1 else [[0.0, 0.0]] * 2)
 
 
-@pytest.mark.parametrize("does", [operator.floordiv, operator.sub, operator.truediv])
+@pytest.mark.parametrize("does", [operator.mod, operator.floordiv, operator.sub, operator.truediv, operator.pow])
 def test_a_term_behind_a_number_is_as_the_number(does: Any) -> None:
     found, meant = does(7.0, Tape().symbol("x", 2.0)), does(7.0, 2.0)
     assert (-Tape().symbol("x", 2.0)).value == -2.0
