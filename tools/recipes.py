@@ -18,19 +18,19 @@ from benchmarks.robust import Shaken, robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
-from symconfig.errors import InputError, SymconfigError
+from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import parameters
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.listed import layout_words
-from symconfig.runs.replan import changes
 from symconfig.solve import candidate
 from symconfig.solve.choice import ranked
 from symconfig.solve.extras import used_experimental
 from symconfig.solve.pins import agree, parse
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
+from tests.pins import VALUES
 from tools.pages import EVIDENCE, fill, table
 
 PAGE = EVIDENCE / "recipes.md"
@@ -116,12 +116,9 @@ def compared(plan: Plan, recipe: Recipe) -> Priced:
     if recipe.job.precision != plan.best.configuration.precision:
         pins.pop("fp8_param_gather", None)
     for name, theirs in pins.items():
-        try:
-            ours = changes.pins(plan.best, (name,))[name]
-        except InputError:  # recompute of some layers, say, which no pin has
+        ours = VALUES[name](plan.best)  # None for recompute of some layers, say, which no pin has
+        if ours is None or not agree(name, ours, theirs):
             differ.add(name)
-        else:
-            differ |= set() if agree(name, ours, theirs) else {name}
     split = {name: pins[name] for name in (*SPLIT, "zero") if name in pins}
     return Priced(_pinned(plan, pins) if differ else None, _pinned(plan, split) if differ & split.keys() else None)
 

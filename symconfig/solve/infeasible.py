@@ -19,7 +19,7 @@ from symconfig.solve.choice import Incumbents
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
-from symconfig.solve.space import Request, divisors
+from symconfig.solve.space import Request, blockers, divisors
 from symconfig.units import GIB
 
 TRIED = 8  # most values of a degree that are tried for a hint
@@ -63,7 +63,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     """Return the problem if no candidate was evaluated: pins that cannot be met, else rules that refuse all points.
 
     Checked in order: recompute that leaves no policy, pins of degrees (`_unreachable`); then "no division of … GPUs",
-    with the rules that refuse all ZeRO stages, or the four most frequent refusals and their numbers of points. Its
+    with `blockers`, or the rules that refuse all ZeRO stages, or the four most frequent refusals and their counts. Its
     hint has batches that are the nearest multiples of the GPUs, or values of a pin, with which a search finds a plan,
     else advice.
     """
@@ -79,10 +79,10 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     if (unreachable := _unreachable(wanted)) is not None:
         name = (unreachable.field or "").removeprefix("pins.")
         return replace(unreachable, hint=unreachable.hint or _nearest_pins(model, cluster, job, wanted, [name]))
-    refused = weighed.refused
-    reasons = _stages_refused(wanted) or [
-        f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)
-    ]
+    reasons = blockers(wanted) or _stages_refused(wanted)
+    if not reasons:
+        refused = weighed.refused
+        reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]
     gpus, batch = int(job.gpus), job.global_batch_size
     lower = batch // gpus * gpus
     tried = [size for size in (lower, lower + gpus) if size not in (0, batch) and size <= 2 * batch]

@@ -155,6 +155,19 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationS
     return grid.at(accepted(request, grid, refused))
 
 
+def blockers(request: Request) -> list[str]:
+    """Return the rules of constraints each of which by itself refuses all points that the pins allow.
+
+    Empty if there is no such constraint, or no point before constraints.
+    """
+    grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
+    return [
+        rule.rule
+        for rule in request.limits.refusals
+        if grids and not any(accepted(request, grid, Refused(), rules=[rule]).size for grid in grids)
+    ]
+
+
 def _grid(request: Request, scheme: Scheme) -> ConfigurationSet:
     """Return tp, cp, ep, etp and micro-batches (not pp) of a scheme that the pins allow, before any constraint.
 
