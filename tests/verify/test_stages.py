@@ -110,7 +110,7 @@ def test_a_layer_that_is_lost_doubled_or_elsewhere_is_named(plans: dict[str, Pla
     assert said(first, count, more) == ""
     assert "45 layers, without 45" in said(first, count - 1, more)
     assert f"twice {first - 1}" in said(first - 1, count + 1, more)
-    assert "multi-token prediction" in said(first, count, 0)
+    assert "need 9 moe + 1 mtp" in said(first, count, 0)
 
 
 def test_megatron_builds_the_layers_of_each_kind_of_two() -> None:

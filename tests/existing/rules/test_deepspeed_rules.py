@@ -42,7 +42,11 @@ def test_deepspeed_refuses_what_it_is_said_to_refuse_and_takes_all_else_in_silen
     pytest.importorskip("deepspeed")
     configs = [json.loads(rule.example.rpartition("\n")[2]) for rule in rules.RULES]
     answers = real.run(
-        [{"config": config, "world_size": rule.gpus} for config, rule in zip(configs, rules.RULES, strict=True)], 240
+        [
+            {"task": "resolve", "config": config, "world_size": rule.gpus}
+            for config, rule in zip(configs, rules.RULES, strict=True)
+        ],
+        240,
     )
     refused = {rule.name for rule, answer in zip(rules.RULES, answers, strict=True) if not answer["ok"]}
     assert refused == {rule.name for rule in rules.RULES if "DeepSpeed refuses" in rule.why}

@@ -177,6 +177,7 @@ RUNS = {
     "nemotron-3-super-120b-a12b": (6, 260),  # and after three, four and five
     "gemma4-26b-a4b": (1, 200),  # five of six, with experts beside an MLP
     "qwen3.5-35b-a3b": (1, 120),  # ten of four, with experts
+    "deepseek-v4-flash": (1, 240),  # twenty of two with experts and four streams, behind two with windows alone
 }
 
 
