@@ -131,7 +131,7 @@ def test_a_model_is_filled_in_from_its_config(tmp_path: Path) -> None:
     config = ROOT / "tests" / "descriptor" / "configs" / "llama2-13b.json"
     new.add("model", "own-13b", config=str(config), root=tmp_path)
     text = (tmp_path / "model_zoo" / "models" / "own-13b.yaml").read_text(encoding="utf-8")
-    assert text.splitlines()[1:3] == ["name: own-13b", 'source: "fill in: the address of its config.json"']
+    assert text.splitlines()[1:3] == ["name: own-13b", "source: 'fill in: the address of its config.json'"]
     assert "hidden_size: 5120" in text
     with pytest.raises(new.RefusedError, match="no such file"):
         new.add("model", "own-14b", config=str(tmp_path / "none.json"), root=tmp_path)
