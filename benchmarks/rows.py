@@ -138,7 +138,7 @@ ROWS = (
         (Target("ratio", 2),)),
     Row("unfit-partition", "partition 405B on 4 GB300: cannot fit", partial(command, ("partition", *UNFIT), status=1),
         (Target("ratio", 2),)),
-    Row("untold", "plan for a target that cannot be told", partial(command, ("plan", *UNTOLD), status=1),
+    Row("untold", "plan for a target that cannot be told", partial(command, ("plan", *UNTOLD, "--target", "megatron"), status=1),
         (Target("ratio", 2),)),
     Row("random-jobs", "99 in 100 of random jobs", random_jobs, (Target("p99", 10),)),
     Row("partition-adaptive", "partition 405B, 1,024 h100, adaptive",
