@@ -109,7 +109,9 @@ def _slots(tokens: int, experts: int) -> int:
 
 @dataclass(slots=True)
 class _Unrolled:
-    """Collect blocks in sequence. made: program name of the last tensor of each local name."""
+    """Collect blocks in sequence. made: program name of the last tensor of each local name. adjusted: by kind of block
+    and its inputs without a gradient, its operators with their splits and traffic, which layers share.
+    """
 
     blocks: Mapping[str, Block]
     numbers: Numbers
@@ -118,6 +120,7 @@ class _Unrolled:
     operators: list[Operator] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
+    adjusted: dict[tuple[str, frozenset[str]], list[Operator]] = field(default_factory=dict)
 
     def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
         """Append a block's operators, tensors, weights and losses, with its gradients adjusted to inputs that have none
@@ -137,7 +140,10 @@ class _Unrolled:
         for tensor in block.inputs:
             self._enter(with_needed_gradient(tensor, without), names[tensor.name])
         read = {use.name for op in block.operators for use in op.activations}
-        for op in with_needed_gradients(block.operators, without):
+        key = kind, frozenset(without)
+        if key not in self.adjusted:
+            self.adjusted[key] = [*map(self._numbered, with_needed_gradients(block.operators, without))]
+        for op in self.adjusted[key]:
             for weight in op.weights:
                 names[weight.name] = self._parameter(weight, "" if weight.shared else prefix, op.path)
             self.operators.append(self._operator(op, prefix, names, read))
@@ -163,14 +169,24 @@ class _Unrolled:
             self.tensors[name] = tensor
         return name
 
+    def _numbered(self, op: Operator) -> Operator:
+        """Return an operator with numbers in place of symbols, and for a matmul the splits of `_pieces`."""
+        numbers = self.numbers
+        return replace(
+            op,
+            splits=tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits,
+            traffic=_traffic(op, numbers),
+            attended=numbers.keys[op.keys] if op.keys else 0.0,
+            channels=float(sum(numbers.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
+        )
+
     def _operator(self, op: Operator, prefix: str, names: dict[str, str], read: set[str]) -> Operator:
-        """Return an operator with numbers in place of symbols and names of the program, and enter the tensors that it
-        makes in `names` and `tensors`.
+        """Return an operator of `_numbered` with names of the program, and enter the tensors that it makes in
+        `names` and `tensors`.
 
         A tensor that it makes in addition to its outputs, and keeps, has no gradient; it becomes another output if an
-        operator of the block reads it (`read`), else a residue. Splits of a matmul are those of `_pieces`, others stay.
-        Operators with weights are not linear. Its path is the name of its first weight, without ".weight", else prefix
-        and part.
+        operator of the block reads it (`read`), else a residue. Operators with weights are not linear. Its path
+        is the name of its first weight, without ".weight", else prefix and part.
         """
         numbers, kept = self.numbers, (*op.reads_back, *(op.holds if op.backward else ()))
         residues = [use for use in kept if use.name not in names and use.name not in {out.name for out in op.outputs}]
@@ -189,8 +205,7 @@ class _Unrolled:
             tuple(uses[names[use.name]] for use in some if names[use.name] in uses)
             for some in (op.reads_back, op.holds if op.backward else ())
         )
-        splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
-        along = (loop for split in splits for loop in split.loops)
+        along = (loop for split in op.splits for loop in split.loops)
         nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves, *holds)), *along)
         owner = names[op.weights[0].name] if op.weights else ""
         return replace(
@@ -199,13 +214,9 @@ class _Unrolled:
             loops=tuple(dict.fromkeys(nest)),
             inputs=inputs,
             outputs=outputs,
-            splits=splits,
             saves=saves,
             holds=holds,
             linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
-            traffic=_traffic(op, numbers),
-            attended=numbers.keys[op.keys] if op.keys else 0.0,
-            channels=float(sum(numbers.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
             path=owner.removesuffix(".weight") or (prefix + op.path).rstrip("."),
         )
 
