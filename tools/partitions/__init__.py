@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
-from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
+from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.cost.partition.kept import floor_bytes
 from symconfig.descriptor.mesh import Axis, of_cluster
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact

@@ -127,9 +127,9 @@ class Costs:
         """Return the costs of all microbatches and instances of a node without its links: [rows]; 0 for a copy.
 
         rows: an option per mesh axis. Of a parameter, `cost` is its `update_s`, `memory` weight, gradient and optimizer
-        state. Of an operator, `cost` is computation and the
-        collectives within it, forward (twice if recomputed) and backward, `memory` saved outputs and residues of all
-        instances alive at once (saved inputs belong to links), `transient` twice the bytes of one instance's tensors.
+        state. Of an operator, `cost` is computation and the collectives within it, forward (twice if recomputed) and
+        backward, `memory` saved outputs and residues of all instances alive at once (saved inputs belong to links),
+        `transient` twice the bytes of one instance's tensors.
         `relative`, of which `cost` contains 1 / gamma, is of the parameter or of the operator's outputs.
         """
         node, training = self.net.nodes[index], self.training
@@ -370,37 +370,3 @@ class Costs:
         """Return whether an all-gathered tensor is kept as its shard; with Keep.BORDERS only between instances."""
         keep = self.training.keep
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
-
-
-def floor_bytes(costs: Costs, gpus: int) -> float:
-    """Return a lower bound of the bytes on the busiest GPU: everything that is kept, divided by the number of GPUs.
-
-    It does not check whether dims divide that often.
-    """
-    return sum(size for _, size in kept_bytes(costs)) / gpus
-
-
-def kept_bytes(costs: Costs) -> list[tuple[str, float]]:
-    """Return what is kept on all GPUs together, as (name, bytes) of all instances that are alive at once.
-
-    Each parameter with gradient and optimizer state (a frozen one without), each output or residue that an operator
-    saves, and each tensor that a link keeps and its producer does not.
-    """
-    net, sizes, result = costs.net, costs.framework.bytes, list[tuple[str, float]]()
-    for node in net.nodes:
-        if node.parameter is not None:
-            states = sizes.gradient + sizes.optimizer if node.parameter.trainable else 0.0
-            size = node.times * (node.ports[0].bytes + node.ports[0].elements * states)
-            result.append((f"weight {node.name} with its gradient and optimizer state", size))
-        elif node.operator is not None:
-            saved = [
-                port for port in node.ports[len(node.operator.inputs) :] if port.tensor.name in node.operator.saved
-            ]
-            alive = costs.alive(node.times, node.run)
-            result += [(f"tensor {port.tensor.name}", port.bytes * alive) for port in saved]
-    for link in net.links:
-        if costs.holds(link) and not link.covered:
-            port, run = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer].run
-            size = port.bytes * costs.alive(link.times, run if link.inside else -1)
-            result.append((f"tensor {port.tensor.name}", size))
-    return result

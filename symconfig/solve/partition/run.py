@@ -14,7 +14,8 @@ import numpy as np
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
-from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes, kept_bytes
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
+from symconfig.cost.partition.kept import floor_bytes, kept_bytes
 from symconfig.cost.partition.rates import Prices
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor

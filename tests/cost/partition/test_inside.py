@@ -9,7 +9,8 @@ import pytest
 
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
-from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
+from symconfig.cost.partition.kept import floor_bytes
 from symconfig.cost.partition.work import Inner, inner_collectives, inner_cost
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel

@@ -11,7 +11,8 @@ import pytest
 from symconfig.cost.framework import Hide
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
-from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
+from symconfig.cost.partition.kept import floor_bytes
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.frameworks.megatron.behaviour import MEGATRON

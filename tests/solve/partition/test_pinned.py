@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import symconfig
-from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
+from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.cost.partition.kept import floor_bytes
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.errors import InfeasibleError, InputError

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from symconfig.api.partition_job import partition_job
-from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
+from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.cost.partition.kept import floor_bytes
 from symconfig.descriptor.load import load_model
 from symconfig.graph.program.net import net
 from symconfig.resources import data_dir
