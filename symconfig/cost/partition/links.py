@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.rates import Array, Rate, change, local
+from symconfig.cost.partition.rates import Array, Rate, buffered, change, local
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, cut
 from symconfig.graph.program.net import Node, Port
@@ -64,8 +64,14 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
     table: digits, [options of the producer, options of the consumer]. given, taken: [rows, axes].
     """
     total = np.zeros((len(given), len(taken)), dtype=np.int64)
-    for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
-        total += BASE**axis * table[row].take(column, axis=1)
+    two = (table[None, :, None, :] + BASE * table[:, None, :, None]).reshape([size**2 for size in table.shape])
+    for axis in range(0, given.shape[1], 2):  # two axes are read at once
+        both = axis + 1 < given.shape[1]
+        row, column = (
+            rows[:, axis] + size * rows[:, axis + 1] if both else rows[:, axis]
+            for rows, size in zip((given, taken), table.shape, strict=True)
+        )
+        total += (BASE**axis * (two if both else table))[row].take(column, axis=1)
     return total
 
 
@@ -88,8 +94,14 @@ class Table:
         return given, taken
 
     @cached_property
-    def forbidden(self) -> NDArray[np.bool_]:
-        return np.asarray((self.digits == FORBIDDEN).any(axis=0))
+    def moved(self) -> tuple[Array, Array]:
+        """Return each change of layout's cost, (fixed, per element or byte of the whole tensor), [numbers] each.
+
+        The fixed part is infinite where a digit is FORBIDDEN.
+        """
+        fixed, each = change(*self.places, 0.0, self.rates), change(*self.places, 1.0, buffered(self.rates))
+        forbidden = (self.digits == FORBIDDEN).any(axis=0)
+        return np.where(forbidden, np.inf, fixed), np.where(forbidden, 0.0, each)
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
@@ -116,13 +128,13 @@ def every(rates: tuple[Rate, ...]) -> Table:
     return Table(rates)
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
 def moved_cost(table: Table, amount: float) -> Array:
     """Return the cost of each number's change of layout for a tensor of `amount` in all, bytes or elements: [numbers].
 
-    Infinite where a digit is FORBIDDEN. Cached: every caller gets the same array.
+    Infinite where a digit is FORBIDDEN.
     """
-    return np.where(table.forbidden, np.inf, change(*table.places, amount, table.rates))
+    fixed, each = table.moved
+    return fixed + each * amount
 
 
 @lru_cache(maxsize=_MOST_KNOWN)

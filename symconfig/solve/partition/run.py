@@ -24,7 +24,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import either, general
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.fold import fold
-from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.net import Net, net, resized
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Adapted, Division, adaptive
@@ -138,10 +138,22 @@ def folded(program: Program) -> Net:
     return net(folding.program, folding.of, folding.runs)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
+def _nets(programs: Programs) -> dict[int, Net]:
+    """Return the networks of these programs that `net_of` has made, by number of microbatches."""
+    return {}
+
+
 def net_of(programs: Programs, turns: int) -> Net:
-    """Return the folded network for `turns` microbatches; the last 32 are cached."""
-    return folded(programs(turns))
+    """Return the folded network for `turns` microbatches, cached. Programs that share their tensors, as those of a
+    model do, have one folding.
+    """
+    nets = _nets(programs)
+    if turns not in nets:
+        program, known = programs(turns), next(iter(nets.values()), None)
+        alike = known is not None and program.tensors is known.program.tensors
+        nets[turns] = resized(known, program) if known is not None and alike else folded(program)
+    return nets[turns]
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
