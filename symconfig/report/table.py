@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from statistics import median
 
 from symconfig.descriptor.training import Training
@@ -16,7 +15,7 @@ from symconfig.plans.configuration import DEGREES
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
 from symconfig.plans.sentences import caveats, left_out, searched
-from symconfig.report.grid import Block, Grid, present
+from symconfig.report.grid import Block, Grid, abreast, present
 from symconfig.report.rl import whole_step
 from symconfig.solve.choice import TIE
 
@@ -25,7 +24,6 @@ _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
 _PLAIN = {**dict.fromkeys((*DEGREES, "zero"), "1"), "sp": "no", "precision": None}
 # Columns that stay where all rows are equal: they are the answer.
 _ANSWER = (*DEGREES, "step s", "tokens/s/GPU", "MFU", "GPU GiB")
-Cells = tuple[str, str, str]
 
 
 def blocks(plan: Plan) -> list[Block]:
@@ -303,11 +301,6 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
     right.append(("GPU memory in use", gib(predicted.device_bytes), ""))
     heads = ("time of a step", "s", "share", "", "peak memory of a GPU", "GiB", "share")
     return Grid(heads, abreast(left, right), left=(0, 4), title=title)
-
-
-def abreast(left: Sequence[Cells], right: Sequence[Cells]) -> tuple[tuple[str, ...], ...]:
-    """Return the rows of two tables side by side with an empty column between; the shorter one is padded."""
-    return tuple((*one, "", *other) for one, other in zip_longest(left, right, fillvalue=("", "", "")))
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
