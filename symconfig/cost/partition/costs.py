@@ -299,9 +299,7 @@ class Costs:
         rule = self.rule(index)
         if isinstance(rule, Activation):
             return LinkCost(amounts[0] + amounts[1], amounts[2])
-        exposed = exposed_cost(
-            amounts, ahead, behind, regathers=rule.regathers, trainable=rule.trainable, turns=rule.turns
-        )
+        exposed = exposed_cost(rule, amounts, ahead, behind)
         return LinkCost(rule.times * exposed, np.broadcast_to(0.0, exposed.shape))
 
     def rule(self, index: int) -> Activation | Weight:

@@ -197,7 +197,7 @@ class _Unrolled:
         return replace(
             op,
             splits=tuple(_pieces(op, self.sizes)) if op.work is Work.MATMUL else op.splits,
-            traffic=tuple(map(float, op.traffic)),
+            traffic=(float(op.traffic[0]), float(op.traffic[1])),
             attended=self.keys[op.keys] if op.keys else 0.0,
             channels=float(sum(self.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
         )

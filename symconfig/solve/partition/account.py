@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs, Keep
-from symconfig.cost.partition.links import PAIRS, Activation, Numbers, Weight, is_gather
+from symconfig.cost.partition.links import PAIRS, Activation, Numbers, exchanges, is_gather
 from symconfig.cost.partition.rates import Move, Rate, moves, total
 from symconfig.cost.partition.work import inner_collectives
 from symconfig.descriptor.mesh import Axis
@@ -78,9 +78,7 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
     """Yield the exchanges over a link between two nodes, also those without moves; `times` is per step, for one link.
 
     An activation: one per leg, without overlap; a `gathered` leg runs 0 times unless the change is nothing but an
-    all-gather. A weight: its gather, beside the forward's work; a second gather (if regathers) with the gradient's
-    change of layout (if trainable), beside the backward's; if trainable, once a step, the reduction and the update,
-    beside the work that the backward's and the forward's exchange leave.
+    all-gather. A weight: its `exchanges`.
     """
     given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
 
@@ -96,19 +94,11 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
                 leg.phase, (run(digits, leg.amount, costs.rates),), leg.times * (gathers if leg.gathered else 1.0)
             )
         return
-    assert isinstance(rule, Weight)
-    gather, turn, reduction, update = (
-        run(*each, rates) for each, rates in zip(rule.transfers, costs.rates_of_weights, strict=True)
-    )
+    runs = [run(*each, rates) for each, rates in zip(rule.transfers, costs.rates_of_weights, strict=True)]
+    moved = [_number(total(each)) for each in runs]
     work = costs.overlappable_s(costs.net.nodes[link.consumer], np.array([taken], dtype=np.int64))
-    ahead, behind = map(_number, work)
-    back = (gather,) * rule.regathers + (turn,) * rule.trainable
-    yield _Exchange(Phase.FORWARD, (gather,), rule.turns, ahead)
-    yield _Exchange(Phase.BACKWARD, back, rule.turns, behind)
-    if rule.trainable:
-        left = behind - sum(_number(total(each)) for each in back)
-        yield _Exchange(Phase.REDUCTION, (reduction,), 1.0, max(left, 0.0))
-        yield _Exchange(Phase.UPDATE, (update,), 1.0, max(ahead - _number(total(gather)), 0.0))
+    for phase, transfers, times, overlapped in exchanges(rule, moved, *map(_number, work)):
+        yield _Exchange(phase, tuple(runs[way] for way in transfers), times, _number(overlapped))
 
 
 def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:

@@ -27,8 +27,7 @@ from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net, resized
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Adapted, Division, adaptive
-from symconfig.solve.partition.lines import Strategy
+from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.milp import spent_s
 from symconfig.solve.partition.pinned import NAMES, Named, Pin, pinned
 from symconfig.solve.partition.problem import assemble

@@ -16,11 +16,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use
 from symconfig.graph.program.build import build
-from symconfig.graph.program.fold import Folding, fold, structures
+from symconfig.graph.program.fold import Folding, Run, fold, structures
 from symconfig.graph.program.net import net
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.repeats import Run
 from tests.clock import quickest_s
 
 
