@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.rates import Array, Rate, buffered, change, local
+from symconfig.cost.partition.rates import Array, Rate, local, moves
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, cut
 from symconfig.graph.program.net import Node, Port
@@ -94,14 +94,23 @@ class Table:
         return given, taken
 
     @cached_property
-    def moved(self) -> tuple[Array, Array]:
-        """Return each change of layout's cost, (fixed, per element or byte of the whole tensor), [numbers] each.
+    def forbidden(self) -> NDArray[np.bool_]:
+        return np.asarray((self.digits == FORBIDDEN).any(axis=0))
 
-        The fixed part is infinite where a digit is FORBIDDEN.
+    @cached_property
+    def prices(self) -> list[tuple[Array, ...]]:
+        """Return of each move of the changes of layout, in order, the share of the tensor in the larger buffer, and the
+        fixed and the proportional price with the move's axis and without it: [numbers] each, 0 where it does not
+        happen.
         """
-        fixed, each = change(*self.places, 0.0, self.rates), change(*self.places, 1.0, buffered(self.rates))
-        forbidden = (self.digits == FORBIDDEN).any(axis=0)
-        return np.where(forbidden, np.inf, fixed), np.where(forbidden, 0.0, each)
+        result = []
+        for move in moves(*self.places, 1.0, self.rates):
+            rate = self.rates[move.axis]
+            of = [
+                part[group] for group in (move.group + rate.step, move.group) for part in rate.prices(move.kind).arrays
+            ]
+            result.append(tuple(np.where(move.happens, part, 0.0) for part in (move.whole, *of)))
+        return result
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
@@ -128,13 +137,17 @@ def every(rates: tuple[Rate, ...]) -> Table:
     return Table(rates)
 
 
+@lru_cache(maxsize=_MOST_KNOWN)
 def moved_cost(table: Table, amount: float) -> Array:
     """Return the cost of each number's change of layout for a tensor of `amount` in all, bytes or elements: [numbers].
 
-    Infinite where a digit is FORBIDDEN.
+    Infinite where a digit is FORBIDDEN. Cached: every caller gets the same array.
     """
-    fixed, each = table.moved
-    return fixed + each * amount
+    total = np.where(table.forbidden, np.inf, 0.0)
+    for share, fixed, each, fixed_before, each_before in table.prices:
+        whole = share * amount
+        total += (fixed + each * whole) - (fixed_before + each_before * whole)
+    return total
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
