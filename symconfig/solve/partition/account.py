@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -43,14 +42,8 @@ class Moved:
     exposed: float
 
 
-class _Exchange(NamedTuple):
-    """Changes of layout that follow one another, each as its moves. times: per step, for one link. overlapped: the
-    work that each execution can overlap with."""
-
-    phase: Phase
-    transfers: tuple[list[Move], ...]
-    times: float
-    overlapped: float = 0.0
+# Phase, changes of layout that follow one another, each as its moves, times per step for one link, overlapped work.
+_Exchange = tuple[Phase, tuple[list[Move], ...], float, float]
 
 
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
@@ -90,15 +83,14 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
         gathers = is_gather([int(rule.there[a, b]) for a, b in zip(given, taken, strict=True)])
         for leg in rule.legs:
             digits = rule.back if leg.backward else rule.there
-            yield _Exchange(
-                leg.phase, (run(digits, leg.amount, costs.rates),), leg.times * (gathers if leg.gathered else 1.0)
-            )
+            times = leg.times * (gathers if leg.gathered else 1.0)
+            yield leg.phase, (run(digits, leg.amount, costs.rates),), times, 0.0
         return
     runs = [run(*each, rates) for each, rates in zip(rule.transfers, costs.rates_of_weights, strict=True)]
     moved = [_number(total(each)) for each in runs]
     work = costs.overlappable_s(costs.net.nodes[link.consumer], np.array([taken], dtype=np.int64))
     for phase, transfers, times, overlapped in exchanges(rule, moved, *map(_number, work)):
-        yield _Exchange(phase, tuple(runs[way] for way in transfers), times, _number(overlapped))
+        yield phase, tuple(runs[way] for way in transfers), times, _number(overlapped)
 
 
 def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:

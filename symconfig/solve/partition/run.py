@@ -292,7 +292,7 @@ class _Search:
                     rows=tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True)),
                     cost=solution.cost,
                     memory=problem.memory(solution.choice),
-                    solver=solution.solver,
+                    solver="exact",
                 )
         self.spent_s += spent_s() - began
         self.trials.append(Trial(str(ask.solver), axes, case.training, bound))
