@@ -348,7 +348,11 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     )
 
     def fits(mesh: Mesh) -> bool:
-        return partition(programs, replace(ask, mesh=mesh)) is not None
+        """Return whether `partition` finds any; stops at the first."""
+        other = _Search(replace(ask, mesh=mesh))
+        bounds = ((case, floor_bytes(costs_of(case, other.ask, ()), mesh.gpus)) for case in cases(programs, other.ask))
+        able = (case for case, least in bounds if least <= ask.memory_limit)
+        return any(other.adapted(case, axes).best is not None for case in able for axes in mesh.shapes(FEW))
 
     return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, fits))
 
