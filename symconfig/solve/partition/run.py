@@ -332,8 +332,7 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
     hint the first larger mesh that fits (see `nearest`). grown: returns the mesh of n times as many GPUs, or None.
     """
-    ask = replace(ask, solver=Solver.ADAPTIVE)
-    if ask.pins and partition(programs, replace(ask, memory_limit=np.inf)) is None:
+    if ask.pins and not _fits(programs, replace(ask, memory_limit=np.inf)):
         return excluded(ask)
     each = [kept_bytes(costs_of(case, ask, ())) for case in cases(programs, ask)]
     held: dict[str, float] = defaultdict(float)
@@ -346,15 +345,15 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
         f"GPU, of {_size(ask.memory_limit)}, beside what an operator reads and writes while it runs; most of it is "
         f"{name} ({_size(size)})"
     )
+    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, lambda mesh: _fits(programs, replace(ask, mesh=mesh))))
 
-    def fits(mesh: Mesh) -> bool:
-        """Return whether `partition` finds any; stops at the first."""
-        other = _Search(replace(ask, mesh=mesh))
-        bounds = ((case, floor_bytes(costs_of(case, other.ask, ()), mesh.gpus)) for case in cases(programs, other.ask))
-        able = (case for case, least in bounds if least <= ask.memory_limit)
-        return any(other.adapted(case, axes).best is not None for case in able for axes in mesh.shapes(FEW))
 
-    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, fits))
+def _fits(programs: Programs, ask: Ask) -> bool:
+    """Return whether the adaptive solver finds any partition; it stops at the first."""
+    search = _Search(ask)
+    bounds = ((case, floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus)) for case in cases(programs, ask))
+    able = (case for case, least in bounds if least <= ask.memory_limit)
+    return any(search.adapted(case, axes).best is not None for case in able for axes in ask.mesh.shapes(FEW))
 
 
 def excluded(ask: Ask) -> InfeasibleError:
