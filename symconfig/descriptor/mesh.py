@@ -16,18 +16,19 @@ share of the wire that collectives reach: that of the network on levels called r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level
 from symconfig.descriptor.document import read_text, read_yaml
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, refuse, validate
+from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, validate
 from symconfig.errors import InputError, Problem
 
 
@@ -147,16 +148,12 @@ class MeshFile(Strict):
     schema_: Literal["symconfig.mesh/1"] = Field(alias="schema")
     levels: tuple[LevelOfFile, ...] = Field(min_length=1, max_length=4)  # as a cluster's
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Return the file. Raises ValueError with all problems: names that occur twice, more than MAX_GPUS GPUs."""
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each name that occurs twice, and for more than MAX_GPUS GPUs."""
         names = [level.name for level in self.levels]
-        gpus = prod(level.size for level in self.levels)
-        refuse(
-            *((names.count(name) > 1, f"levels name {name} twice") for name in dict.fromkeys(names)),
-            (gpus > MAX_GPUS, f"levels hold more than {MAX_GPUS:,} GPUs together"),
-        )
-        return self
+        yield from (f"levels name {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1)
+        if prod(level.size for level in self.levels) > MAX_GPUS:
+            yield f"levels hold more than {MAX_GPUS:,} GPUs together"
 
 
 def load_mesh(path: str | Path) -> Mesh:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, shorten
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest
@@ -217,16 +225,24 @@ Count = Annotated[int, Field(ge=0, lt=2**40)]
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-def refuse(*problems: tuple[object, str]) -> None:
-    """Raise ValueError with the sentences of all (condition, sentence) pairs whose condition holds; else do nothing."""
-    if wrong := [sentence for holds, sentence in problems if holds]:
-        raise ValueError("; ".join(wrong))
-
-
 class Strict(BaseModel):
-    """Frozen, no unknown fields, no coercion of types."""
+    """Frozen, no unknown fields, no coercion of types. Validation fails if it has `contradictions`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    def contradictions(self) -> Iterable[str]:
+        """Return a sentence for each way in which valid fields do not fit each other; its first word may be the field.
+
+        None by default; a class with such fields overrides it.
+        """
+        return ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Return the section. Raises ValueError with all `contradictions`, joined by "; "."""
+        if wrong := list(self.contradictions()):
+            raise ValueError("; ".join(wrong))
+        return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with the fields in `update` replaced, without validation, and without cached properties.
