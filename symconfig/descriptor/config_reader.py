@@ -17,9 +17,9 @@ from symconfig.descriptor.architectures.keys import (
     Derived,
     fits,
     idle_unless_read,
+    recorded,
     spoken,
     type_of,
-    whole_heads,
     words,
 )
 from symconfig.descriptor.architectures.rope import read_rope
@@ -128,26 +128,14 @@ class ConfigReader(Reading):
     def _check_keys(self) -> None:
         """Append a problem for each unknown key, and for each value that is not supported (`_only`).
 
-        Unknown keys that are null or false are only noted; those that are `idle_unless_read` are skipped.
+        Unknown keys that are null or false are only noted.
         """
-        table, only = self.architecture, self._only()
+        table, kind = self.architecture, self.data["model_type"]
         known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
-        for key, value in self.data.items():
-            if key in only:
-                if value not in only[key]:
-                    need = " or ".join(repr(item) for item in only[key])
-                    self.problem(f"not supported for {self.data['model_type']}", key, got=repr(value), need=need)
-            elif key in known or idle_unless_read(key):
-                continue
-            elif value is None or value is False:
-                self.notes.append(f"{shorten(key)} {NOT_SET}")
-            else:
-                what = "this key is not known and may change the architecture"
-                hint = "remove it if it has no effect on the model"
-                unknown = self.document.problem(what, self.path(key), of_key=True, got=shorten(value), hint=hint)
-                self.problems.append(unknown)
+        unset = self.check_keys(self.data, self._only(), known, kind, "architecture")
+        self.notes += [f"{shorten(key)} {NOT_SET}" for key in unset]
 
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value in the file, else its default; null is the default too, except for NULL_IS_NONE.
@@ -164,21 +152,17 @@ class ConfigReader(Reading):
         return None if null else default
 
     def _check_value(self, key: str, value: Any, default: Any) -> None:
-        """Append a problem if the value is not of the key's kind (KINDS) or, for a key without a kind, not of its type
-        or out of its range.
+        """Append a problem if the value is not of its type (`type_of`) or a number out of its range.
 
-        The default is of its kind and in range. Keys without a kind that rules read (RULED) are not checked, but for
-        _TYPED_RULES.
+        The default is of its type and in range. Not checked are keys that rules read (RULED), but for _TYPED_RULES, and
+        ranges of types in KINDS.
         """
-        kind = self.architecture.kinds.get(key)
-        types = "" if kind is not None else type_of(key, default, self.architecture.types.get(key))
-        if kind is not None and value != default and not KINDS[kind][1](value):
-            self.problem("wrong value", key, got=repr(value), need=KINDS[kind][0])
-        if not types or (key in RULED and key not in _TYPED_RULES):
+        types = type_of(key, default, self.architecture.types.get(key))
+        if not types or (key in RULED and key not in _TYPED_RULES) or (types in KINDS and value == default):
             return
         if not fits(value, types):
             self.problem("wrong value", key, got=repr(value), need=spoken(types))
-        elif isinstance(value, int | float) and value is not False and value != default:
+        elif isinstance(value, int | float) and value is not False and value != default and types not in KINDS:
             self._check_range(key, value)
 
     def _check_range(self, key: str, value: float) -> None:
@@ -214,7 +198,7 @@ class ConfigReader(Reading):
             return heads
         if value is Derived.FOUR_TIMES_HIDDEN:
             return 4 * hidden
-        if hidden % heads and whole_heads(self.data["model_type"]):
+        if hidden % heads and recorded(self.data["model_type"], "whole_heads") is not False:
             what = "hidden_size is not divisible by num_attention_heads, and head_dim is not given"
             self.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}")
         return hidden // heads

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.keys import SAME_NETWORK, plain_attention, words
+from symconfig.descriptor.architectures.keys import SAME_NETWORK, recorded, words
 from symconfig.graph.implementation import (
     Angles,
     Attention,
@@ -125,7 +125,7 @@ def _attention(how: Attention, kind: str) -> Attention:
     """
     if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
         return how
-    if how.kernel is Kernel.FLASH and not plain_attention(kind):
+    if how.kernel is Kernel.FLASH and not recorded(kind, "plain_attention"):
         copies = how.copies_result or kind in _JOINED_PARTS
         return replace(how, copies_result=copies, one_head_apart=kind in _ONE_HEAD)
     kernel = Kernel.NARROW if kind in _NARROW_SOFTMAX else Kernel.IN_TURN

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from symconfig.descriptor.architectures.keys import plain_attention
+from symconfig.descriptor.architectures.keys import recorded
 from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
 from symconfig.format import json_text
@@ -156,7 +156,7 @@ def attention(plan: Plan) -> str:
     """
     model = plan.model
     capped = model.attention_sinks or model.attn_logit_softcapping is not None
-    plain = plan.job.attention == "unfused" or capped or plain_attention(model.model_type)
+    plain = plan.job.attention == "unfused" or capped or bool(recorded(model.model_type, "plain_attention"))
     return "eager" if plain else "sdpa"
 
 

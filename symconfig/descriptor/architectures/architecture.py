@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, pairs
+from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, idle_unless_read, pairs
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Mixer
@@ -123,6 +123,33 @@ class Reading:
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
 
+    def check_keys(
+        self, values: Values, only: Mapping[str, tuple[Any, ...]], known: Collection[str], of: str, part: str
+    ) -> list[str]:
+        """Return the unknown keys of `values` that are null or false; append a problem for each other unknown key, and
+        for each value that `only` does not list for its key.
+
+        Keys that are `idle_unless_read` count as known. of, part: what does not support a value, and what an unknown
+        key may change, in the problems.
+        """
+        unset = []
+        for key, value in values.items():
+            if key in only:
+                if value not in only[key]:
+                    need = " or ".join(map(repr, only[key]))
+                    self.problem(f"not supported for {of}", key, got=repr(value), need=need)
+            elif key not in known and not idle_unless_read(key):
+                if value is None or value is False:
+                    unset.append(key)
+                    continue
+                what, hint = (
+                    f"this key is not known and may change the {part}",
+                    "remove it if it has no effect on the model",
+                )
+                place = self.path(key)
+                self.problems.append(self.document.problem(what, place, of_key=True, got=shorten(value), hint=hint))
+        return unset
+
     def path(self, key: str) -> KeyPath:
         """Return the key's path in the file: `prefix` and the key; `section.key` is two parts if the architecture has
         the section.
@@ -188,15 +215,14 @@ class Architecture:
     Left-hand keys are config.json's, right-hand names the descriptor's fields.
 
     constants: fields that the class fixes. defaults: keys of the class with their defaults; Transformers' own are added
-    below these. types: types of keys whose default does not show them. names: fields that a key sets, if not as in
-    NAMES. only: the values of a key that are supported; keys of the class that set nothing may only have their default.
-    noted: notes for keys that are left out, if set. ignored: keys without effect on the trained model. same_as: aliases
-    of keys. layers: returns each layer's type, where the file does not list them. blocks: the mixer of each type of
-    layer. rules: applied in order. reads: keys that `layers`, blocks and rules read. kinds: KINDS of keys whose default
-    is null or text. may_be_zero: keys of which 0 means none. groups_with: the topk_method with which n_group and
-    topk_group apply. text_of: (section, type) of the text model in a multimodal file. of_class: the model_type whose
-    class is used, if it has none of its own. known_layers: types of layers that files may list, beside those of
-    `blocks`.
+    below these. types: types of keys whose default does not show them, or KINDS. names: fields that a key sets, if not
+    as in NAMES. only: the values of a key that are supported; keys of the class that set nothing may only have their
+    default. noted: notes for keys that are left out, if set. ignored: keys without effect on the trained model.
+    same_as: aliases of keys. layers: returns each layer's type, where the file does not list them. blocks: the mixer of
+    each type of layer. rules: applied in order. reads: keys that `layers`, blocks and rules read. may_be_zero: keys of
+    which 0 means none. groups_with: the topk_method with which n_group and topk_group apply. text_of: (section, type)
+    of the text model in a multimodal file. of_class: the model_type whose class is used, if it has none of its own.
+    known_layers: types of layers that files may list, beside those of `blocks`.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -211,7 +237,6 @@ class Architecture:
     blocks: Mapping[str, Block] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     reads: tuple[str, ...] = ()
-    kinds: Mapping[str, str] = field(default_factory=dict)
     may_be_zero: tuple[str, ...] = ()
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
@@ -252,7 +277,6 @@ def family(
     only: str = "",
     ignored: str = "",
     same_as: str = "",
-    kinds: str = "",
     reads: str = "",
     may_be_zero: str = "",
     **more: Any,
@@ -271,7 +295,6 @@ def family(
         only=alternatives(only),
         ignored=frozenset(ignored.split()),
         same_as=pairs(same_as),
-        kinds=pairs(kinds),
         reads=tuple(reads.split()),
         may_be_zero=tuple(may_be_zero.split()),
         **more,

@@ -254,7 +254,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             n_shared_experts=1""",
         ignored="num_nextn_predict_layers expert_dtype",  # layers that Transformers' class has not
         layers=_deepseek_v4_layers, known_layers=(), blocks=_COMPRESSED, reads="compress_ratios",
-        kinds="compress_ratios=LAYERS num_hash_layers=COUNT qk_rope_head_dim=COUNT",
+        types="compress_ratios=LAYERS num_hash_layers=COUNT qk_rope_head_dim=COUNT",
         rules=(Rule(_deepseek_v4, "compress_rope_theta num_hash_layers qk_rope_head_dim", _deepseek_v4_keys),
             rules.particulars({"swiglu_limit": None}))),
 }  # fmt: skip

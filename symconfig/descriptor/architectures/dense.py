@@ -233,7 +233,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "minicpm": family(defaults="scale_emb=1 scale_depth=1 dim_model_base=1 sparse_config=null tie_word_embeddings",
         only="sparse_config=null",
         ignored="mup_denominator",  # of heads that draft tokens
-        kinds="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
+        types="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
     "hyperclovax": family(names="use_post_norm=norm_after_sublayer",
         rules=(*SCALES, scale("logits_multiplier", "logits_scaling"))),
     "cohere": family(COHERE + "qk_norm_of=each_head", names="use_qk_norm=qk_norm", ignored="model_max_length",

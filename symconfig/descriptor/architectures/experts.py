@@ -324,6 +324,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             swa_rope_theta=1e4 add_swa_attention_sink_bias""",
         ignored="attention_chunk_size",  # its window again
         layers=_MIMO_LAYERS, blocks={FULL: _WIDE},
-        kinds="routed_scaling_factor=NUMBER " + " ".join(f"{key}={kind}" for key, kind in _PUBLISHED.items()),
+        types="routed_scaling_factor=NUMBER " + " ".join(f"{key}={kind}" for key, kind in _PUBLISHED.items()),
         rules=(Rule(_mimo, " ".join(_PUBLISHED), _mimo_keys), rules.particulars({"attention_value_scale": 1.0}))),
 }  # fmt: skip
