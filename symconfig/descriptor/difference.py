@@ -144,7 +144,7 @@ def quantified(document: Document, model: type[BaseModel], source: str) -> Docum
     """
     given = Given(document, source)
     data = given.section(document.data, model)
-    return Document(data, document.file, document.keys, document.values, (*document.unread, *given.problems))
+    return replace(document, data=data, unread=(*document.unread, *given.problems))
 
 
 SCHEMA = "symconfig.cluster/1"
@@ -187,15 +187,15 @@ def changed(
         document: The fields, by the descriptor's names and the short ones (SHORT); levels by name, null to delete one.
         name: The new name, where the document states none.
         given: The source of numbers, where the document states none.
-        kernels: The constants of a file that the document names; None: the base's.
+        kernels: The constants of the file that the document names as its `kernels`; None: the base's, changed by it.
     """
     data = document.data
-    own = data.get("source")
+    own, replaced = data.get("source"), () if kernels is None else ("kernels",)
     changes = _Changes(
         document=document,
         source=own if isinstance(own, str) else given,
         base=base,
-        fields={name: value for name, value in data.items() if name not in ("schema", "base")},
+        fields={name: value for name, value in data.items() if name not in ("schema", "base", *replaced)},
     )
     for unknown in [one for one in changes.fields if one not in FIELDS]:
         hint = nearest(unknown, FIELDS)

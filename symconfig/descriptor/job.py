@@ -17,37 +17,10 @@ from symconfig.errors import nearest
 Backend = Literal["megatron", "deepspeed", "fsdp"]
 PrecisionName = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"]
 PIN_NAMES = (
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "mbs",
-    "zero",
-    "instances",
-    "gtp",
-    "sp",
-    "recompute",
-    "precision",
-    "optimizer_offload",
-    "activation_offload",
-    "cp_comm",
-    "layout",
-    "moe_overlap",
-    "user_buffers",
-    "dispatcher",
-    "cuda_graphs",
-    "grad_dtype",
-    "fp8_param_gather",
-    "fused_loss",
-    "expert_capacity",
-    "paged_stash",
-    "fp8_attention",
-)
-
-
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances", "gtp", "sp", "recompute", "precision",
+    "optimizer_offload", "activation_offload", "cp_comm", "layout", "moe_overlap", "user_buffers", "dispatcher",
+    "cuda_graphs", "grad_dtype", "fp8_param_gather", "fused_loss", "expert_capacity", "paged_stash", "fp8_attention",
+)  # fmt: skip
 _ANY_PIN = f"one of {', '.join(PIN_NAMES)}"
 # How frameworks' own options for a degree begin: --tensor-model-parallel-size, --micro-batch-size.
 _BEGIN = {
