@@ -318,44 +318,31 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     it). Write ./name for a file with a zoo name. Raises InputError for a file that is not YAML or JSON, a failed
     download, and an unknown name, with the nearest ones as hint.
     """
-    zoo = _zoo(kind)
-    if name in zoo:
-        return data_dir("model_zoo") / kind / f"{name}.yaml"
-    path, lies = (base or Path()) / name, _path_kind(name, base)
-    if lies == "folder" and kind == "models":
+    zoo, path, lies = _zoo(kind), (base or Path()) / name, _path_kind(name, base)
+    what, suffixes, is_id = kind.removesuffix("s"), (*_YAML, ".json"), kind == "models" and hub.is_id(name)
+    own = name if name in zoo else None
+    if own is None and (lies == "file" or (lies == "folder" and kind == "models")):
+        if lies == "file" and path.suffix not in suffixes:
+            got, need = path.suffix or "no suffix", " or ".join(suffixes)
+            raise InputError("the kind of file is not known", file=str(path), got=got, need=need)
         return path
-    is_file = lies == "file"
-    suffixes = (*_YAML, ".json")
-    if is_file and path.suffix not in suffixes:
-        raise InputError(
-            "the kind of file is not known", file=str(path), got=path.suffix or "no suffix", need=" or ".join(suffixes)
-        )
-    if is_file:
-        return path
-    if (own := called(name, zoo)) is not None:
+    if own is None and (own := called(name, zoo)) is None and is_id:
+        own = {known.lower(): own for own, known in hub.of_zoo()}.get(name.lower())
+    if own is not None:
         return data_dir("model_zoo") / kind / f"{own}.yaml"
-    what = kind.removesuffix("s")
-    if kind == "models" and hub.is_id(name):
-        if (own := {known.lower(): own for own, known in hub.of_zoo()}.get(name.lower())) is not None:
-            return data_dir("model_zoo") / kind / f"{own}.yaml"
-        if may_read(hub.folder()):
-            return hub.cached(name) or hub.fetched(name)
+    if is_id and may_read(hub.folder()):
+        return hub.cached(name) or hub.fetched(name)
     word = name.lower()[:200]
     longer = [one for one in zoo if word and one.startswith(word)]
     close = difflib.get_close_matches(word, longer or zoo, n=3, cutoff=0.0 if longer else 0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
-        raise InputError(
-            f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file",
-            file=shorten(name, 200),
-        )
+        wrong = f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file"
+        raise InputError(wrong, file=shorten(name, 200))
     ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
     need = f"{ways}, or one of " + (f"those of symconfig list {kind}" if kind in _LISTED else ", ".join(zoo))
     if not name:
         raise InputError(f"the {what} has no name", field=what, need=need)
-    hint = " or ".join(close) or None
     if kind == "clusters":
         differing = f"'{(close or ['h100'])[0]} with gpu_memory=96GB and gpu.peak_flops.bf16=148TFLOP/s'"
-        hint = " or ".join(
-            [*close, f"{differing}, which is another GPU by what differs (docs/reference/cluster-files.md)"]
-        )
-    raise InputError(f"unknown {what}", field=what, got=shorten(name), need=need, hint=hint)
+        close.append(f"{differing}, which is another GPU by what differs (docs/reference/cluster-files.md)")
+    raise InputError(f"unknown {what}", field=what, got=shorten(name), need=need, hint=" or ".join(close) or None)
