@@ -38,13 +38,8 @@ SPEED = Kind(
     {f"{unit}{end}": factor for unit, factor in _SPEEDS.items() for end in ("/s", "ps")},
     "a speed as 300GB/s or 400Gb/s",
 )
-SPAN = Kind(
-    {
-        unit: Decimal(power)
-        for unit, power in (("s", "1"), ("ms", "1e-3"), ("us", "1e-6"), ("µs", "1e-6"), ("ns", "1e-9"))
-    },
-    "a time as 3.4us",
-)
+_SPANS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9"}
+SPAN = Kind({unit: Decimal(power) for unit, power in _SPANS.items()}, "a time as 3.4us")
 PEAK = Kind(
     {f"{prefix}FLOP{end}": power for prefix, power in _POWERS.items() for end in ("/s", "S")}, "a rate as 989TFLOP/s"
 )

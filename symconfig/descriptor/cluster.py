@@ -215,23 +215,14 @@ def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, sour
         return levels
     fields: list[dict[str, Any]] = []
     for level in levels:
-        size = _size(level, before, now)
+        size: int | None = level["size"]
+        if size is not None and level["name"] in NETWORK:
+            size = size * now // before
+        elif size is not None:
+            size = now if size == before else min(size, now)
         if size is None or size > max([each["size"] for each in fields], default=1):
             fields.append(_fewer_links({**level, "size": size}, level["size"], source))
     return fields
-
-
-def _size(level: dict[str, Any], before: int, now: int) -> int | None:
-    """Return a level's size for nodes of `now` GPUs in place of `before`; None stays (the whole cluster).
-
-    Network levels scale; the node's level gets `now`; smaller ones get at most `now`.
-    """
-    size: int | None = level["size"]
-    if size is None:
-        return None
-    if level["name"] in NETWORK:
-        return size * now // before
-    return now if size == before else min(size, now)
 
 
 def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict[str, Any]:

@@ -149,11 +149,11 @@ def quantified(document: Document, model: type[BaseModel], source: str) -> Docum
 
 SCHEMA = "symconfig.cluster/1"
 # What people call a field, and where the descriptor has it.
-AMOUNTS: Mapping[str, tuple[KeyPath, Kind]] = {
-    "gpu_memory": (("gpu", "memory_bytes"), SIZE),
-    "gpu_memory_bandwidth": (("gpu", "memory_bandwidth_bytes_per_s"), SPEED),
-    "host_memory": (("host", "memory_bytes"), SIZE),
-    "host_link": (("host", "link_bytes_per_s"), SPEED),
+AMOUNTS: Mapping[str, tuple[str, str]] = {
+    "gpu_memory": ("gpu", "memory_bytes"),
+    "gpu_memory_bandwidth": ("gpu", "memory_bandwidth_bytes_per_s"),
+    "host_memory": ("host", "memory_bytes"),
+    "host_link": ("host", "link_bytes_per_s"),
 }
 LINKS = ("nvlink", "pcie", "xgmi", "hccs")  # levels within a node, by whose name their speed is given
 SHORT = ("network", *LINKS, *AMOUNTS)
@@ -230,14 +230,13 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
 
     Nothing is set, and a problem recorded, for a value that cannot be read and a field that is stated itself, too.
     """
-    path, kind = AMOUNTS[name]
-    above, last = map(str, path)
+    above, last = path = AMOUNTS[name]
     section = changes.fields.get(above, {})
     if not isinstance(section, dict):
         return  # refused as a section
     if last in section:
         changes.wrong_key(f"sets the same as {above}.{last}", (name,), hint="one of them")
-    elif (number := changes.amount(value, kind, (name,))) is not None:
+    elif (number := changes.amount(value, _kind(last, ClusterDescriptor), (name,))) is not None:
         changes.fields[above] = {**section, last: number}
         changes.places[path] = (name,)
 

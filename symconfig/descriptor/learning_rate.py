@@ -155,13 +155,11 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
     The sources of the learning rate are named only if it was derived. of: the unit of `parameters` in the text, such as
     "active parameters".
     """
-    names = [name for name in DERIVED if name in training.derived]
-    if not names:
+    words, by = _chosen(training, task, parameters, of)
+    if not words:
         return ()
-    habit, words = habits()[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    by = f"{habit.name} of {_size(parameters)} {of}"
-    sources = ""
-    if "lr" in names:
+    habit, sources = habits()[task], ""
+    if "lr" in training.derived:
         published = neighbours(habit, parameters)
         between = "that" if published[0].lr == published[1].lr else "between those"
         named = " and ".join(dict.fromkeys(each.source for each in published))
@@ -171,16 +169,18 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
 
 def short(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> str:
     """Return one line with the derived values, for a terminal; empty if none was derived. of: as in `why`."""
-    names = [name for name in DERIVED if name in training.derived]
-    if not names:
-        return ""
-    words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{words}: chosen for {habits()[task].name} of {_size(parameters)} {of} (REPORT.md has the sources)"
+    words, by = _chosen(training, task, parameters, of)
+    return f"{words}: chosen for {by} (REPORT.md has the sources)" if words else ""
+
+
+def _chosen(training: Training, task: Task | AdapterTask, parameters: float, of: str) -> tuple[str, str]:
+    """Return the derived values by name, and the task and size that they are of, as texts; empty if none was."""
+    words = ", ".join(f"{name} {getattr(training, name):g}" for name in DERIVED if name in training.derived)
+    if not words:
+        return "", ""
+    size = f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
+    return words, f"{habits()[task].name} of {size} {of}"
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS - 1}e}")
-
-
-def _size(parameters: float) -> str:
-    return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"

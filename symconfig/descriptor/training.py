@@ -23,15 +23,9 @@ KNOWN_OPTIMIZERS: dict[str, str] = {
 }
 # Fields that belong to some of the optimizers only.
 _BELONGS = {
-    "main_params": ("adam",),
-    "exp_avg": ("adam",),
-    "exp_avg_sq": ("adam",),
+    **dict.fromkeys(("main_params", "exp_avg", "exp_avg_sq"), ("adam",)),
     "momentum": ("muon", "sgd"),
-    "nesterov": ("muon",),
-    "ns_steps": ("muon",),
-    "scale_mode": ("muon",),
-    "extra_scale_factor": ("muon",),
-    "tp_mode": ("muon",),
+    **dict.fromkeys(("nesterov", "ns_steps", "scale_mode", "extra_scale_factor", "tp_mode"), ("muon",)),
 }
 Width = Literal["fp32", "fp16", "bf16", "fp8"]
 

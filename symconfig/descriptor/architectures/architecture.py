@@ -236,8 +236,8 @@ class Architecture:
     layers: LayerTypes | None = None
     blocks: Mapping[str, Block] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    reads: tuple[str, ...] = ()
-    may_be_zero: tuple[str, ...] = ()
+    reads: Sequence[str] = ()
+    may_be_zero: Collection[str] = ()
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
     of_class: str | None = None
@@ -268,34 +268,22 @@ class Architecture:
         return key in RULED or key in self.reads or bool(self.fields_of(key))
 
 
-def family(
-    constants: str = "",
-    *,
-    defaults: str = "",
-    types: str = "",
-    names: str = "",
-    only: str = "",
-    ignored: str = "",
-    same_as: str = "",
-    reads: str = "",
-    may_be_zero: str = "",
-    **more: Any,
-) -> Architecture:
-    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true; `ignored`,
-    `reads` and `may_be_zero` are lists of words.
+_NAMED = {
+    **dict.fromkeys(("constants", "defaults"), facts),
+    **dict.fromkeys(("types", "same_as"), pairs),
+    **dict.fromkeys(("ignored", "reads", "may_be_zero"), str.split),
+    "names": lambda text: {key: tuple(filter(None, value.split(","))) for key, value in pairs(text).items()},
+    "only": alternatives,
+}
+
+
+def family(constants: str = "", **fields: Any) -> Architecture:
+    """Return an Architecture from its fields, of which those in _NAMED may be text: words `key=value`, a key alone
+    meaning true; `ignored`, `reads` and `may_be_zero` are lists of words.
 
     Values of constants, defaults and `only` are JSON, names of `Derived`, or text; the others are text. `a|b` are
-    alternatives in `only`, `field,field` several fields in `names`. `more` are the other fields of Architecture.
+    alternatives in `only`, `field,field` several fields in `names`.
     """
-    return Architecture(
-        constants=facts(constants),
-        defaults=facts(defaults),
-        types=pairs(types),
-        names={key: tuple(filter(None, value.split(","))) for key, value in pairs(names).items()},
-        only=alternatives(only),
-        ignored=frozenset(ignored.split()),
-        same_as=pairs(same_as),
-        reads=tuple(reads.split()),
-        may_be_zero=tuple(may_be_zero.split()),
-        **more,
-    )
+    fields["constants"] = constants
+    parsed = {name: read(fields[name]) for name, read in _NAMED.items() if isinstance(fields.get(name), str)}
+    return Architecture(**fields | parsed)

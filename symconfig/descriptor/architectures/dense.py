@@ -22,12 +22,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 
 
-def _smollm3(values: Values, layers: int) -> list[str]:
-    """Return each layer's type: full with rope, sliding without, by no_rope_layers or no_rope_layer_interval."""
-    listed = values["no_rope_layers"] or [(i + 1) % (values["no_rope_layer_interval"] or 1) for i in range(layers)]
-    return [FULL if turns else SLIDING for turns in listed] if isinstance(listed, list) else [FULL] * layers
-
-
 def exaone4(values: Values, layers: int) -> list[str]:
     """Return each layer's type by sliding_window_pattern: a number n (null: 4), or letters that repeat, as LLLG.
 
@@ -178,7 +172,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mistral": family(layers=rules.all_sliding),
     "mixtral": family("intermediate_size=0 experts.norm_topk_prob", names=WIDTH, layers=rules.all_sliding),
     "phi3": family(layers=rules.all_sliding),
-    "smollm3": family(layers=_smollm3, ignored="max_window_layers", rules=(rules.rope_by_layer,)),
+    "smollm3": family(layers=rules.by_rope(FULL, SLIDING), ignored="max_window_layers", rules=(rules.rope_by_layer,)),
     "arcee": family("gated_mlp=false"),
     "apertus": family("gated_mlp=false qk_norm", only="qk_norm post_norm=false hidden_dropout=0.0"),
     # Its head may have rows for the first output_vocab_size tokens only, which no descriptor says.

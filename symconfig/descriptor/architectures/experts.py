@@ -91,17 +91,6 @@ def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
 
 
-def _chunks(values: Values, layers: int) -> list[str]:
-    """Return "chunked_attention" for layers with rope and full attention for those without, by no_rope_layers.
-
-    Unless that is a list of one entry per layer, every no_rope_layer_interval-th layer (null or 0: each) is full.
-    """
-    listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
-    if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
-        listed = [(index + 1) % (step or 1) for index in range(layers)]
-    return [CHUNKED if one else FULL for one in listed]
-
-
 def _llama4_experts(values: Values, layers: int) -> list[bool]:
     listed, step = values["moe_layers"], values["interleave_moe_layer_step"]
     return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
@@ -284,7 +273,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "experts.scoring_func=sigmoid experts.norm_topk_prob=false experts.input_scaled qk_norm_of=unit",
         names="""intermediate_size=experts.moe_intermediate_size,experts.shared_expert_intermediate_size
             intermediate_size_mlp=intermediate_size use_qk_norm=qk_norm""", defaults="attn_temperature_tuning=null",
-        ignored="for_llm_compressor", layers=_chunks,
+        ignored="for_llm_compressor", layers=rules.by_rope(CHUNKED, FULL),
         rules=(rules.rope_by_layer,
             replace(rules.experts_at(_llama4_experts), keys="moe_layers interleave_moe_layer_step"),
             Rule(_temperature_tuning, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),

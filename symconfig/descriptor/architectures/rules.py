@@ -94,6 +94,17 @@ def _rope_with_window(reader: Reading) -> None:
         reader.fields["rope_layers"] = pattern
 
 
+def _rotated_layers(values: Values, layers: int) -> Sequence[int]:
+    """Return for each layer a number that is 0 if it has no rope.
+
+    By no_rope_layers, if that lists each layer, else 0 for every no_rope_layer_interval-th layer (null or 0: each).
+    """
+    listed, every = values["no_rope_layers"], values["no_rope_layer_interval"] or 1
+    if isinstance(listed, list) and len(listed) == layers:
+        return listed
+    return [(index + 1) % every for index in range(layers)]
+
+
 def _rope_by_layer(reader: Reading) -> None:
     """Set rope_layers, a bool per layer, from no_rope_layers (1: the layer has rope), or position "none" if none has.
 
@@ -105,7 +116,7 @@ def _rope_by_layer(reader: Reading) -> None:
     if listed is None or listed == []:
         if not isinstance(every, int) or every < 1:
             return reader.problem("out of range", "no_rope_layer_interval", got=repr(every), need="a whole number >= 1")
-        listed = [int((index + 1) % every != 0) for index in range(layers)]
+        listed = [min(turns, 1) for turns in _rotated_layers(reader.values, layers)]
     if not isinstance(listed, list) or len(listed) != layers or any(one not in (0, 1) for one in listed):
         return reader.problem("wrong value", "no_rope_layers", got=listed, need=f"{layers} times 0 or 1")
     if not any(listed):
@@ -279,6 +290,11 @@ def by(where: Callable[[Values, int, int], Any], here: str = SLIDING, elsewhere:
     `where` gets the values, the layer's index and the number of layers.
     """
     return lambda values, layers: [here if where(values, i, layers) else elsewhere for i in range(layers)]
+
+
+def by_rope(here: str, elsewhere: str) -> LayerTypes:
+    """Return a function for each layer's type: `here` where the layer has rope, else `elsewhere`."""
+    return lambda values, layers: [here if turns else elsewhere for turns in _rotated_layers(values, layers)]
 
 
 def always(kind: str) -> LayerTypes:
