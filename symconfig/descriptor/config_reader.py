@@ -231,7 +231,7 @@ _MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def _layers(reader: Reading) -> None:
-    """Set windows (`_windows`) and the field `mixers` by each layer's type; nothing if `_layer_types` gives None.
+    """Set windows (`_windows`) and the field `mixers` by each layer's type; nothing after a problem (`_layer_types`).
 
     A mixer is set for each of the architecture's blocks that some layer has; its `layers` only if not all have it.
     """
@@ -250,18 +250,16 @@ def _layers(reader: Reading) -> None:
 
 
 def _layer_types(reader: Reading) -> list[str] | None:
-    """Return each layer's type: listed in the file, else by the rule of the class; None to set nothing.
+    """Return each layer's type: listed in the file, else as usual in the family (`usual_layers`).
 
-    None if the file lists none and the class has no rule, if use_sliding_window is false and the family has no blocks,
-    and after a problem is recorded: the list has a wrong length or unknown types. Older names of types are replaced.
+    None after a problem is recorded: the list has a wrong length or unknown types. Older names of types are replaced,
+    and the list is not read if use_sliding_window is false, unless the family has blocks.
     """
-    values, number, rule = reader.values, reader.fields["num_hidden_layers"], reader.architecture.layers
+    values, number, table = reader.values, reader.fields["num_hidden_layers"], reader.architecture
     listed = values.get("layer_types")
-    if values.get("use_sliding_window") is False and not reader.architecture.blocks:
-        return None
-    if listed is None:
-        return None if rule is None else list(rule(values, number))
-    known = (*reader.architecture.known_layers, *reader.architecture.blocks)
+    if listed is None or (values.get("use_sliding_window") is False and not table.blocks):
+        return table.usual_layers(values, number)
+    known = (*table.known_layers, *table.blocks)
     if isinstance(listed, list):
         listed = [OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in listed]
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.write import config_json
 from symconfig.errors import Problem
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import TORCH_RELEASE

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import recorded
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.write import config_json
 from symconfig.errors import Problem
 from symconfig.format import json_text
 from symconfig.formats import deepspeed as formats

@@ -66,7 +66,7 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
 def model_problems(plan: Plan) -> Iterator[Problem]:
     """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
     num_labels if the program adds the head."""
-    from symconfig.descriptor.config_writer import lost_fields  # plans for Megatron-LM do without it
+    from symconfig.descriptor.write import lost_fields  # plans for Megatron-LM do without it
 
     unwritten = () if plan.model.vision is not None else lost_fields(plan.model)
     adds_head = plan.job.rl is not None or (plan.job.preference is not None and plan.job.preference.means.scores)

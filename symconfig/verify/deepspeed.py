@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from symconfig import install
-from symconfig.descriptor.config_writer import differences
 from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.write import differences
 from symconfig.errors import InputError, Problem
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts

@@ -263,6 +263,15 @@ class Architecture:
             return own or ()
         return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
 
+    def usual_layers(self, values: Values, layers: int) -> list[str]:
+        """Return each layer's type where the file does not list them: by `layers`, all full without it.
+
+        All are full, too, if `values` has use_sliding_window false, unless the family has blocks.
+        """
+        if self.layers is None or (values.get("use_sliding_window") is False and not self.blocks):
+            return [FULL] * layers
+        return list(self.layers(values, layers))
+
     def is_read(self, key: str) -> bool:
         """Return whether a key sets a field or is read by a rule; any other key may only have its class's default."""
         return key in RULED or key in self.reads or bool(self.fields_of(key))

@@ -1,7 +1,7 @@
 """What PEFT calls the layers of Transformers' classes, and which of them are fused there.
 
 Names are those of the classes (modules.json, by tools/generate/modules.py). The class of a model is that of
-`descriptor.config_writer`.
+`descriptor.write`.
 """
 
 from __future__ import annotations
