@@ -19,7 +19,8 @@ from symconfig.cost.framework import device_bytes
 from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Pipeline, Pipelines, StageShape, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
-from symconfig.cost.table import WEIGHTS, Choice
+from symconfig.cost.table import Choice
+from symconfig.cost.weights import WEIGHTS
 from symconfig.frameworks.extras import on
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import Precision
