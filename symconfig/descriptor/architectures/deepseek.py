@@ -75,17 +75,33 @@ def _experts_per_tok(chosen: Any, reader: Reading) -> int:
     return chosen or 6
 
 
-def _glm_indexers(values: Values, layers: int) -> Any:
-    """Return index_topk_pattern if it is given (not empty), else "full" (an indexer of its own) or "shared" for each
-    layer.
+_LETTERS = {"F": "full", "S": "shared"}
 
-    Full are the layers before index_skip_topk_offset (null: 0) and from it - 1 on every index_topk_freq-th (null or
-    below 1: all).
+
+def _glm_indexers(reader: Reading) -> None:
+    """Set indexer.layers, one bool per layer, and its key_of, from indexer_types: true for "full" (or F), an indexer of
+    the layer's own, false for "shared" (or S); nothing if every layer has its own.
+
+    Without that list (null or empty) index_topk_pattern counts, and without both index_topk_freq: full are the layers
+    before index_skip_topk_offset (null: 0) and from it - 1 on every index_topk_freq-th (null or below 1: all). Other
+    types, or not one per layer, are recorded as a problem.
     """
+    values, layers = reader.values, reader.fields["num_hidden_layers"]
     step, offset = max(values["index_topk_freq"] or 1, 1), values["index_skip_topk_offset"] or 0
-    return values["index_topk_pattern"] or [
-        "full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)
-    ]
+    usual = ["full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)]
+    given: Any = values["indexer_types"] or values["index_topk_pattern"] or usual
+    kinds = [_LETTERS.get(str(one), str(one)) for one in given] if isinstance(given, list | str) else []
+    if len(kinds) != layers or not {"full", "shared"}.issuperset(kinds):
+        return reader.problem("wrong value", "indexer_types", got=given, need=f"{layers} times full or shared")
+    if "shared" in kinds:
+        reader.fields["indexer.layers"] = [one == "full" for one in kinds]
+        reader.key_of["indexer.layers"] = "indexer_types"
+
+
+def _indexer_types(model: ModelDescriptor) -> dict[str, Any]:
+    """Return indexer_types, of which all are full for a model without a list of its own indexers."""
+    own = model.indexer.layers if model.indexer else None
+    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
 
 _HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
@@ -245,7 +261,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults="""num_nextn_predict_layers=0 index_topk_freq=1 index_skip_topk_offset=2 index_topk_pattern=null""",
         only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
         known_layers=(INDEXED,),
-        rules=(rules.indexers(_glm_indexers, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
+        rules=(Rule(_glm_indexers, "indexer_types index_topk_freq index_skip_topk_offset index_topk_pattern",
+            _indexer_types),)),
     "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias ",
         defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
             {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",

@@ -37,7 +37,8 @@ def exaone4(values: Values, layers: int) -> list[str]:
     return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
 
 
-def _rope_if_window(reader: Reading) -> None:
+@Rule
+def rope_if_window(reader: Reading) -> None:
     """Restrict rope to layers with a window, if the file has one; else nothing changes."""
     if reader.values["sliding_window"] is not None:
         rules.rope_with_window.read(reader)
@@ -54,10 +55,9 @@ def _exaone_pattern(reader: Reading) -> None:
     if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
         need = "a whole number, or a word of L and G"
         return reader.problem("wrong value", "sliding_window_pattern", got=repr(pattern), need=need)
-    _rope_if_window(reader)
+    rope_if_window.read(reader)
 
 
-rope_if_window = Rule(_rope_if_window)
 exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
 
 

@@ -256,10 +256,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored="moe_norm_min moe_capacity",  # Transformers' class drops no token
         rules=(
             rules.shared_experts("moe_num_shared_experts"),
-            replace(
-                rules.experts_at(_ernie),
-                keys="moe_layer_start_index moe_layer_end_index moe_layer_interval",
-                write=_ernie_layers,
+            rules.experts_at(
+                _ernie, "moe_layer_start_index moe_layer_end_index moe_layer_interval", _ernie_layers
             ),
         )),
     "hy_v3": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
@@ -275,7 +273,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             intermediate_size_mlp=intermediate_size use_qk_norm=qk_norm""", defaults="attn_temperature_tuning=null",
         ignored="for_llm_compressor", layers=rules.by_rope(CHUNKED, FULL),
         rules=(rules.rope_by_layer,
-            replace(rules.experts_at(_llama4_experts), keys="moe_layers interleave_moe_layer_step"),
+            rules.experts_at(_llama4_experts, "moe_layers interleave_moe_layer_step"),
             Rule(_temperature_tuning, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
     "afmoe": family(SIGMOID + "qk_norm norm_after_sublayer attention_gate=channel experts.norm_topk_prob",
         names="""route_scale=experts.routed_scaling_factor num_dense_layers=experts.first_k_dense_replace
