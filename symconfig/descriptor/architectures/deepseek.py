@@ -188,14 +188,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults="aux_loss_alpha=0.0",  # a key of the published files that transformers' class has not
         only="""norm_topk_prob=false scoring_func=softmax moe_layer_freq=1
             topk_method=greedy|group_limited_greedy""", ignored=LATENT_IGNORED, groups_with="group_limited_greedy",
-        rules=(
-            link(
-                "num_experts_per_tok",
-                "experts.num_experts_per_tok",
-                _experts_per_tok,
-                lambda model: model.experts and model.experts.num_experts_per_tok,
-            ),
-        )),
+        rules=(link("num_experts_per_tok", "experts.num_experts_per_tok", _experts_per_tok,
+            lambda model: model.experts and model.experts.num_experts_per_tok),)),
     "deepseek_v3": family(**_DEEPSEEK_V3),
     # Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
     "kimi_k2": family(**_DEEPSEEK_V3, of_class="deepseek_v3"),
@@ -214,26 +208,11 @@ ARCHITECTURES: dict[str, Architecture] = {
             rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
             _LOW_RANK_SCALES)),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
-        rules=(
-            *MINICPM,
-            link(
-                "v_head_dim",
-                "latent.v_head_dim",
-                lambda width, reader: (
-                    reader.fields["hidden_size"] // reader.fields["num_attention_heads"] if width is None else width
-                ),
-                lambda model: model.latent and model.latent.v_head_dim,
-            ),
-        )),
+        defaults="v_head_dim=HEAD_DIM", rules=MINICPM),
     "youtu": family(MLA, ignored=LATENT_IGNORED + "embedding_initializer_range",
-        rules=(
-            link(
-                "initializer_range",
-                "initializer_range",
-                lambda given, reader: 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given,
-                lambda model: model.initializer_range,
-            ),
-        )),
+        rules=(link("initializer_range", "initializer_range",
+            lambda given, reader: 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given,
+            lambda model: model.initializer_range),)),
     "glm4_moe": family(SIGMOID, **_SARVAM_MOE),
     "sarvam_moe": family(SIGMOID, **_SARVAM_MOE),
     "bailing_moe": family(

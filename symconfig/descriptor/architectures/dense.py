@@ -271,14 +271,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=f"activation=hidden_act bias={ALL_BIASES} ffn_hidden_size=intermediate_size",
         only="apply_residual_connection_post_layernorm=false", ignored="ff_factor head_dim",
         same_as="n_embed=hidden_size",
-        rules=(
-            Rule(
-                _falcon,
-                """alibi multi_query new_decoder_architecture num_kv_heads num_ln_in_parallel_attn
-                parallel_attn""",
-                _falcon_keys,
-            ),
-        )),
+        rules=(Rule(_falcon, """alibi multi_query new_decoder_architecture num_kv_heads num_ln_in_parallel_attn
+            parallel_attn""", _falcon_keys),)),
     # ALiBi has no longest sequence; seq_length is what the model was trained with.
     "bloom": family(BIASED + "position=alibi embedding_norm hidden_act=gelu_tanh", defaults="seq_length=2048",
         names="seq_length=max_position_embeddings",
@@ -297,15 +291,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             tokenizer_name verbose ffn_config use_pad_tok_in_ffn attn_config.attn_impl attn_config.alibi_bias_max
             attn_config.clip_qkv""",
         same_as="d_model=hidden_size n_layers=num_hidden_layers n_heads=num_attention_heads",
-        rules=(
-            link(
-                "attn_config.softmax_scale",
-                "query_pre_attn_scalar",
-                lambda scale, reader: rules.short(float(scale) ** -2) if scale else None,
-                lambda model: rules.attention_scale_of(model) if model.query_pre_attn_scalar else None,
-            ),
-            rules.four_times_hidden,
-        )),
+        rules=(rules.four_times_hidden, link("attn_config.softmax_scale", "query_pre_attn_scalar",
+            lambda scale, reader: rules.short(float(scale) ** -2) if scale else None,
+            lambda model: rules.attention_scale_of(model) if model.query_pre_attn_scalar else None))),
     "opt": family(LAYERNORM + "gated_mlp=false position=learned extra_positions=2",
         names=f"""ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range enable_bias={ALL_BIASES}
             layer_norm_elementwise_affine=norm_weight""", noted=_LAYERDROP, ignored="activation_dropout",

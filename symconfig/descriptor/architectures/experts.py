@@ -254,12 +254,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
         },
         ignored="moe_norm_min moe_capacity",  # Transformers' class drops no token
-        rules=(
-            rules.shared_experts("moe_num_shared_experts"),
-            rules.experts_at(
-                _ernie, "moe_layer_start_index moe_layer_end_index moe_layer_interval", _ernie_layers
-            ),
-        )),
+        rules=(rules.shared_experts("moe_num_shared_experts"), rules.experts_at(
+            _ernie, "moe_layer_start_index moe_layer_end_index moe_layer_interval", _ernie_layers))),
     "hy_v3": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
         names="router_scaling_factor=experts.routed_scaling_factor mlp_bias=", defaults="num_nextn_predict_layers=0",
         only="first_k_dense_replace=1 qk_norm route_norm moe_router_use_sigmoid moe_router_enable_expert_bias",
@@ -293,17 +289,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         rules=(exaone_pattern, rules.shared_experts("num_shared_experts"))),
     "cohere2_moe": family(COHERE, names=WIDTH, defaults="first_k_dense_replace=0", layers=_cohere_layers,
         reads="prefix_dense_sliding_window_pattern",
-        rules=(
-            LOGITS,
-            Rule(
-                _cohere,
-                """prefix_dense_intermediate_size rms_norm_eps expert_selection_fn
-                shared_expert_combination_strategy""",
-                _cohere_keys,
-            ),
-            rules.rope_with_window,
-            rules.shared_experts("num_shared_experts"),
-        )),
+        rules=(LOGITS, Rule(_cohere, """prefix_dense_intermediate_size rms_norm_eps expert_selection_fn
+            shared_expert_combination_strategy""", _cohere_keys), rules.rope_with_window,
+            rules.shared_experts("num_shared_experts"))),
     "mimo_v2_flash": family(SIGMOID + "attention_sinks",
         names="head_dim=head_dim attention_bias=qkv_bias v_head_dim=v_head_dim",
         defaults=" ".join(f"{key}=null" for key in _PUBLISHED),

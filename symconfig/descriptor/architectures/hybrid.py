@@ -213,16 +213,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             shared_intermediate_size=experts.shared_expert_intermediate_size""",
         ignored=_STARTS + "init_method normalization_function", layers=rules.all_linear, blocks={LINEAR: _bamba},
         types=_AUTO_HEADS, may_be_zero="num_local_experts num_experts_per_tok",
-        rules=(
-            *_SCALED,
-            scale("logits_multiplier", "logits_scaling", lambda value: 1 / value),
-            Rule(
-                _granite,
-                "position_embedding_type num_local_experts num_experts_per_tok attention_multiplier",
-                lambda model: {"attention_multiplier": rules.attention_scale_of(model)},
-            ),
-            _expand("mamba_expand"),
-        )),
+        rules=(*_SCALED, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value),
+            Rule(_granite, "position_embedding_type num_local_experts num_experts_per_tok attention_multiplier",
+                lambda model: {"attention_multiplier": rules.attention_scale_of(model)}), _expand("mamba_expand"))),
     "falcon_h1": family(
         noted=_notes("""attention_in_multiplier attention_out_multiplier key_multiplier mlp_multipliers
             ssm_in_multiplier ssm_multipliers ssm_out_multiplier"""),
@@ -264,13 +257,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as="tie_embedding=tie_word_embeddings block_ff_dim=intermediate_size",
         layers=rules.by(lambda v, i, _: v["full_attn_idxs"] is not None and i not in v["full_attn_idxs"], "conv"),
         blocks={"conv": _short_conv}, reads="full_attn_idxs", types="full_attn_idxs=LAYERS",
-        rules=(
-            Rule(
-                _lfm2,
-                "block_auto_adjust_ff_dim block_multiple_of block_ffn_dim_multiplier",
-                lambda model: {"block_auto_adjust_ff_dim": False},
-            ),
-        )),
+        rules=(Rule(_lfm2, "block_auto_adjust_ff_dim block_multiple_of block_ffn_dim_multiplier",
+            lambda model: {"block_auto_adjust_ff_dim": False}),)),
     "lfm2_moe": family("qk_norm experts.scoring_func=sigmoid",
         names="""num_dense_layers=experts.first_k_dense_replace use_expert_bias=experts.e_score_correction_bias""",
         ignored=_LFM2_IGNORED, same_as="tie_embedding=tie_word_embeddings", blocks={"conv": _short_conv}),
