@@ -277,7 +277,7 @@ class Architecture:
         return key in RULED or key in self.reads or bool(self.fields_of(key))
 
 
-_NAMED = {
+_NAMED: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("constants", "defaults"), facts),
     **dict.fromkeys(("types", "same_as"), pairs),
     **dict.fromkeys(("ignored", "reads", "may_be_zero"), str.split),

@@ -294,7 +294,8 @@ def around() -> dict[str, tuple[str, str]]:
 
     The type counts where the section names none.
     """
-    return {kind: (section, inner) for kind, (section, inner) in _file()["around"].items()}
+    own = {kind: row["text"] for kind, row in families().items() if row.get("text")}
+    return {kind: (section, inner) for kind, (section, inner) in (own | _file()["around"]).items()}
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:
