@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
@@ -219,37 +219,24 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
     if cluster.max_gpus is not None and gpus > cluster.max_gpus:
         need = f"at most {cluster.max_gpus}"
         problems.append(Problem("is more than the cluster has", field="gpus", got=str(gpus), need=need))
-    ends = [span[-1] for span in _spans(cluster)]
-    uneven = next((level for level in ends if level.size and _uneven(level.size, gpus)), None)
-    if uneven is not None and uneven.size is not None:
+    if (uneven := _uneven(cluster, gpus)) is not None:
+        below = next(number for number in range(gpus - 1, 0, -1) if _uneven(cluster, number) is None)
+        above = next(number for number in count(gpus + 1) if _uneven(cluster, number) is None)
+        around = f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)
         problems.append(
             Problem(
                 f"does not fill whole domains of {uneven.name}",
                 field="gpus",
                 got=str(gpus),
                 need=f"a multiple of {uneven.size}, or fewer",
-                hint=f"{_counts_around(cluster, gpus)}, or a mesh file that says how many lie in each domain",
+                hint=f"{around}, or a mesh file that says how many lie in each domain",
             )
         )
     if problems:
         raise InputError(problems)
 
 
-def _uneven(domain: int, gpus: int) -> bool:
-    return gpus > domain and gpus % domain != 0
-
-
-def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
-    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as text ("8 or
-    16").
-
-    Only the one below where the one above is more than the cluster has.
-    """
-    sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
-
-    def fits(count: int) -> bool:
-        return not any(_uneven(size, count) for size in sizes)
-
-    below = next(count for count in range(gpus - 1, 0, -1) if fits(count))
-    above = next(count for count in range(gpus + 1, gpus + max(sizes) + 1) if fits(count))
-    return f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)
+def _uneven(cluster: ClusterDescriptor, gpus: int) -> Level | None:
+    """Return the innermost level of which `gpus` GPUs need more than one domain and leave one partly empty, or None."""
+    ends = (span[-1] for span in _spans(cluster))
+    return next((level for level in ends if level.size and gpus > level.size and gpus % level.size), None)
