@@ -114,27 +114,22 @@ class ConfigReader(Reading):
             sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
             fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
 
-    def _only(self) -> dict[str, tuple[Any, ...]]:
-        """Return, by key, the only values that are supported: those of COMMON_ONLY, of the table's `only`, and the
-        class's default or null for keys that the table does not read, except those that are `idle_unless_read`.
+    def _check_keys(self) -> None:
+        """Append a problem for each unknown key, and for each value that is not supported; note unknown keys that are
+        null or false.
+
+        Supported are only the values of COMMON_ONLY and of the table's `only`, and the class's default or null for keys
+        that the table does not read, except those that are `idle_unless_read`.
         """
         table = self.architecture
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
+        known = {*table.defaults, *left_out, *DTYPE_KEYS}
+        known |= {"rope_parameters"} if "rope_scaling" in table.defaults else set()
+        common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         unread = {k: v for k, v in table.defaults.items() if k not in left_out and not table.is_read(k)}
         classed = {k: (v, None) for k, v in unread.items() if not idle_unless_read(k)}
-        common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
-        return {**common, **classed, **table.only}
-
-    def _check_keys(self) -> None:
-        """Append a problem for each unknown key, and for each value that is not supported (`_only`).
-
-        Unknown keys that are null or false are only noted.
-        """
-        table, kind = self.architecture, self.data["model_type"]
-        known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
-        if "rope_scaling" in table.defaults:
-            known.add("rope_parameters")
-        unset = self.check_keys(self.data, self._only(), known, kind, "architecture")
+        only = {**common, **classed, **table.only}
+        unset = self.check_keys(self.data, only, known, self.data["model_type"], "architecture")
         self.notes += [f"{shorten(key)} {NOT_SET}" for key in unset]
 
     def _value(self, key: str, default: Any) -> Any:

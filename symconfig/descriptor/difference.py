@@ -45,14 +45,6 @@ def given_in(file: str) -> str:
     return f"given by the user in {file}"
 
 
-def uncertainty(name: str) -> float:
-    """Return the relative standard deviation of a field's number where the user states none.
-
-    0.1 for fields that only a measurement gives, 0 for those that a data sheet prints.
-    """
-    return MEASURED if name in _MEASURED else PRINTED
-
-
 @dataclass(slots=True)
 class Given:
     """A converter of a document's numbers to quantities.
@@ -91,8 +83,9 @@ class Given:
         """Return a field's number as a dict of value, source and uncertainty; other keys of a stated dict are kept.
 
         value: a number, an amount as text, or a dict with one under `value`. Text is converted to SI units; None, with
-        a problem recorded, if it cannot be read. `self.source` and the field's usual uncertainty are set only if no
-        source is stated. What has no number, and a bool, is returned unchanged, for the descriptor to refuse.
+        a problem recorded, if it cannot be read. `self.source` and the field's usual uncertainty (MEASURED of what only
+        a measurement gives, else PRINTED) are set only if no source is stated. What has no number, and a bool, is
+        returned unchanged, for the descriptor to refuse.
         """
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
@@ -102,8 +95,8 @@ class Given:
                 return None
         if "value" not in whole or isinstance(number, bool) or not isinstance(number, int | float):
             return value
-        usual = {} if "source" in whole else {"source": self.source, "uncertainty": uncertainty(name)}
-        return {**usual, **whole, "value": number}
+        usual = {"source": self.source, "uncertainty": MEASURED if name in _MEASURED else PRINTED}
+        return {**({} if "source" in whole else usual), **whole, "value": number}
 
     def amount(self, text: object, kind: Kind | None, path: KeyPath) -> float | None:
         """Return an amount's number in SI units; None, with a problem recorded, if it is no text that can be read.

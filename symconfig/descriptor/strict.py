@@ -146,7 +146,10 @@ def _problem(
     words = re.findall(r"'([^']*)'", literal["ctx"]["expected"]) if literal else []
     hint = nearest(got, words) if isinstance(got, str) else None
     what = "out of range" if kind in _BOUNDS else "wrong length" if kind in _LENGTHS else "wrong value"
-    return [document.problem(what, path, got=_show(got), need=need, hint=hint)]
+    shown = (
+        "null" if got is None else json.dumps(got, default=str) if isinstance(got, bool | list | dict | str) else got
+    )
+    return [document.problem(what, path, got=shorten(shown), need=need, hint=hint)]
 
 
 def _fields(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
@@ -164,12 +167,6 @@ def _need(item: Mapping[str, Any]) -> str:
     if kind in ("literal_error", "enum"):
         return str(item["ctx"]["expected"])
     return _KINDS.get(kind) or _LENGTHS.get(kind) or str(item["msg"]).removeprefix("Input should be ")
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "null"
-    return shorten(json.dumps(value, default=str) if isinstance(value, bool | list | dict | str) else value)
 
 
 def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
