@@ -83,8 +83,7 @@ class BlockCost:
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
         beyond = self.uneven.beyond(np.array(self.held_bytes))
-        result: Array = (policies.always[None] if least else policies.staying) @ beyond
-        return result
+        return (policies.always[None] if least else policies.staying) @ beyond
 
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return one microbatch's costs under each policy, in the order of PASSES: [PASSES, policies, points].

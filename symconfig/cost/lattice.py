@@ -86,16 +86,14 @@ class Uneven:
 
         held: sizes on a rank with the mean load.
         """
-        result: Array = held * (1.0 + np.outer(self.slots, self.layer - 1.0))
-        return result
+        return held * (1.0 + np.outer(self.slots, self.layer - 1.0))
 
     def beyond(self, held: Array) -> Array:
         """Return what the busiest rank keeps of a block's tensors beyond the mean, with a single stage: [held, points].
 
         held: on a mean rank. The excess grows with the root of the number of stages.
         """
-        result: Array = held * np.outer(self.slots, self.stage)
-        return result
+        return held * np.outer(self.slots, self.stage)
 
 
 def at_busiest(lattice: Lattice) -> Lattice:

@@ -315,8 +315,7 @@ def summed(counts: Array, of_kinds: Array) -> Array:
     points. of_kinds: values of one block, [..., kinds, points].
     """
     if counts.shape[-1] == 1:
-        alike: Array = counts[..., 0] @ of_kinds
-        return alike
+        return counts[..., 0] @ of_kinds
     axes = "stuv"[: counts.ndim - 2]
     result: Array = np.einsum(f"{axes}kn,...kn->...{axes}n", counts, of_kinds)
     return result
@@ -358,8 +357,7 @@ def _transient_together(table: Table, together: int, points: NDArray[np.intp], t
     layer = np.array([[place is Place.LAYER] for place in table.places])
     entering = table.passes[KEPT][..., points]  # inputs of the layers after the first one
     group = spaces + together * (transient - spaces) + (together - 1) * entering
-    result: Array = np.where(layer, group, transient)
-    return result
+    return np.where(layer, group, transient)
 
 
 def _extra_embeddings(places: Sequence[Place], counts: Array, tied: bool) -> Array:

@@ -56,8 +56,7 @@ class Matrices:
     @property
     def ranks(self) -> Array:
         """Return how many ranks hold a part of a matrix each: [points]."""
-        result: Array = self.whole_rows * self.whole_columns / (self.rows * self.columns)
-        return result
+        return self.whole_rows * self.whole_columns / (self.rows * self.columns)
 
 
 def orthogonalised(shard: WeightShard, place: Place) -> bool:
@@ -123,8 +122,7 @@ def iterations_s(each: Matrices, machine: Machine, how: Orthogonal) -> Array:
             product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)
             for m, n, k in products(short, long)
         )
-        result: Array = sum(seconds, np.zeros(np.broadcast_shapes(short.shape, long.shape)))
-        return result
+        return sum(seconds, np.zeros(np.broadcast_shapes(short.shape, long.shape)))
 
     if how.over_tensor is OverTensor.DUPLICATED:
         gathered_s = ring(GATHERED_BYTES * each.whole_rows * each.whole_columns, 1.0, each.ranks, 1.0, machine)

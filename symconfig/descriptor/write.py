@@ -78,8 +78,7 @@ def _dump(fields: dict[str, Any]) -> str:
     text: str = yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
     if text.replace("\n", "").isprintable():
         return text
-    escaped: str = yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=_WIDTH)  # control or bidi characters
-    return escaped
+    return yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=_WIDTH)  # control or bidi characters
 
 
 def config_json(model: ModelDescriptor) -> Json:
