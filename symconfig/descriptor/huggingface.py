@@ -353,28 +353,19 @@ class VisionReader(Reading):
 def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
     """Set `reading.values` of every key in `defaults` from the file; null and absent ones get the default.
 
-    A list of equal numbers counts as one number for sizes of a square. A value of another type than its default, or out
-    of range (`_need`), is recorded as a problem, and is set all the same.
+    A list of equal numbers counts as one number for sizes of a square. A value of another type than its default (a
+    list: of whole numbers), a number that is not above 0 (unless the default is negative), and one of 2^40 or more are recorded as problems, and
+    are set all the same.
     """
     for key, default in defaults.items():
         value = reading.data.get(key)
         value = default if value is None else value
         if key in _SQUARE and isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]
-        need = _need(value, default[0] if key in _SQUARE and isinstance(default, list) else default)
-        if need is not None:
-            reading.problem("wrong value", key, got=value, need=need)
+        usual = default[0] if key in _SQUARE and isinstance(default, list) else default
+        types = "list[int]" if isinstance(usual, list) else type(usual).__name__
+        if not fits(value, types):
+            reading.problem("wrong value", key, got=value, need=spoken(types))
+        elif types in ("int", "float") and (value <= 0 <= usual or abs(value) >= 2**40):
+            reading.problem("wrong value", key, got=value, need=f"{spoken(types)} above 0")
         reading.values[key] = value
-
-
-def _need(value: Any, default: Any) -> str | None:
-    """Return what is needed, as text, if a value has not its default's type or is out of range; else None.
-
-    A list must be one of integers. Numbers must be above 0, unless the default is negative, and below 2^40 in
-    magnitude.
-    """
-    types = "list[int]" if isinstance(default, list) else type(default).__name__
-    if not fits(value, types):
-        return spoken(types)
-    number = types in ("int", "float")
-    return f"{spoken(types)} above 0" if number and (value <= 0 <= default or abs(value) >= 2**40) else None

@@ -308,7 +308,9 @@ class ModelDescriptor(Sparse):
         """
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         attends = own is None or own.beside_attention
-        mlp = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE
+        mlp, keys, indexer = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE, Keys.ALL, self.indexer
+        if attends and indexer is not None and not self.sliding_layers[index]:
+            keys = Keys.CHOSEN if indexer.layers is None or indexer.layers[index] else Keys.AS_BEFORE
         return LayerKind(
             mixer=str(self.attention) if attends or own is None else own.block,
             mlp=mlp if self.mlp_layers is None or self.mlp_layers[index] else Mlp.NONE,
@@ -316,7 +318,7 @@ class ModelDescriptor(Sparse):
             rope=not attends or self.rope_layers is None or self.rope_layers[index],
             beside=own.block if own is not None and attends else None,
             attends=attends,
-            keys=self._keys(index) if attends else Keys.ALL,
+            keys=keys,
             pairs=self._pairs(index),
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )
@@ -342,11 +344,6 @@ class ModelDescriptor(Sparse):
             return Pairs.BORROWED
         later = (self.mixes(other) for other in range(index + 1, first))
         return Pairs.OWN if self.mixes(index) in later else Pairs.LENT
-
-    def _keys(self, index: int) -> Keys:
-        if self.indexer is None or self.sliding_layers[index]:
-            return Keys.ALL
-        return Keys.CHOSEN if self.indexer.layers is None or self.indexer.layers[index] else Keys.AS_BEFORE
 
     def mixer(self, block: str) -> Mixer:
         """Return the model's first mixer of this block. Raises StopIteration if it has none."""

@@ -139,7 +139,7 @@ def _problem(
     if kind == "value_error":
         text = str(items[0]["ctx"]["error"])
         return [_from_sentence(sentence, path, document) for sentence in text.split("; ")]
-    needs = list(dict.fromkeys(_fields(item, path, model) or _need(item) for item in items))
+    needs = list(dict.fromkeys(_need(item, path, model) for item in items))
     need = " or ".join(text for text in needs if text)
     got = items[0]["input"]
     literal = next((item for item in items if item["type"] in ("literal_error", "enum")), None)
@@ -152,15 +152,13 @@ def _problem(
     return [document.problem(what, path, got=shorten(shown), need=need, hint=hint)]
 
 
-def _fields(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
-    """Return the need "a section with FIELDS" if a section is missing at the path; else empty."""
-    known = field_names(model, path) if item["type"] in ("model_type", "model_attributes_type") else None
-    return f"{_KINDS['model_type']} with {', '.join(sorted(known))}" if known else ""
-
-
-def _need(item: Mapping[str, Any]) -> str:
-    """Return what a pydantic error item needs: a bound, the choices, a type in plain words, else pydantic's message."""
+def _need(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
+    """Return what a pydantic error item needs: the fields of a missing section, a bound, the choices, a type in plain
+    words, else pydantic's message.
+    """
     kind = item["type"]
+    if kind in ("model_type", "model_attributes_type") and (known := field_names(model, path)):
+        return f"{_KINDS[kind]} with {', '.join(sorted(known))}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
         return f"{sign} {item['ctx'][key]}"

@@ -161,9 +161,8 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
         raise InfeasibleError(what, field="model_type")
     if kind not in known or class_of(kind) is None:
         similar = nearest(kind, (name for name in known if class_of(name) is not None))
-        hint = (
-            f"{similar}, or a family of docs/reference/models.md" if similar else "a family of docs/reference/models.md"
-        )
+        others = "a family of docs/reference/models.md"
+        hint = f"{similar}, or {others}" if similar else others
         what = f"Transformers has no class for {shorten(model.model_type)!r} whose config.json is known"
         raise InfeasibleError(what, field="model_type", hint=hint)
     return kind, known[kind]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, idle_unless_read, pairs
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Mixer
 from symconfig.errors import Problem
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
@@ -68,24 +67,21 @@ class Block:
         return made | ({"beside_attention": True} if self.beside_attention else {})
 
     def write(self, model: ModelDescriptor) -> dict[str, Any]:
-        """Return the config.json keys of the model's first mixer of this kind; empty if it has none."""
-        mixer = next((mixer for mixer in model.mixers if mixer.block == self.name), None)
-        return {} if mixer is None else dict(self._pairs(model, mixer))
+        """Return the config.json keys of the model's first mixer of this kind; empty if it has none.
 
-    def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
-        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key, for config.json.
-
-        A size that is read from one key yields that key; a `Size`, what its `write` returns or, without `write`, its
-        first key.
+        A size gives its key, a `Size` what its `write` returns or, without that, its first key; a switch with a key, a
+        bool.
         """
+        mixer = next((mixer for mixer in model.mixers if mixer.block == self.name), None)
+        if mixer is None:
+            return {}
+        keys: dict[str, Any] = {}
         for name, size in self.sizes.items():
-            if not isinstance(size, Size):
-                yield size, mixer.sizes[name]
-            elif size.write is None:
-                yield size.keys[0], mixer.sizes[name]
+            if isinstance(size, Size) and size.write is not None:
+                keys |= size.write(model, mixer.sizes[name])
             else:
-                yield from size.write(model, mixer.sizes[name]).items()
-        yield from ((key, name in mixer.switches) for name, key in self.switches.items() if key)
+                keys[size.keys[0] if isinstance(size, Size) else size] = mixer.sizes[name]
+        return keys | {key: name in mixer.switches for name, key in self.switches.items() if key}
 
 
 def named(sizes: str, keys: str = "") -> dict[str, str | Size]:
