@@ -354,8 +354,8 @@ def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
     """Set `reading.values` of every key in `defaults` from the file; null and absent ones get the default.
 
     A list of equal numbers counts as one number for sizes of a square. A value of another type than its default (a
-    list: of whole numbers), a number that is not above 0 (unless the default is negative), and one of 2^40 or more are recorded as problems, and
-    are set all the same.
+    list: of whole numbers), a number that is not above 0 (unless the default is negative), and one of 2^40 or more are
+    recorded as problems, and are set all the same.
     """
     for key, default in defaults.items():
         value = reading.data.get(key)

@@ -91,17 +91,10 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
         return WholeTraining.of(training)
     habit = habits()[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
-    values = {
-        "lr": lr,
-        "min_lr": _rounded(lr * habit.floor),
-        "lr_warmup_iters": min(
-            int(habit.warmup * training.decay_iters),
-            training.decay_iters if habit.most_warmup is None else habit.most_warmup,
-        ),
-        "weight_decay": habit.weight_decay,
-    }
-    open_fields = {name: values[name] for name in left}
-    return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
+    most = training.decay_iters if habit.most_warmup is None else habit.most_warmup
+    warmup = min(int(habit.warmup * training.decay_iters), most)
+    values = dict(zip(DERIVED, (lr, _rounded(lr * habit.floor), warmup, habit.weight_decay), strict=True))
+    return WholeTraining.model_validate({**dict(training), **{name: values[name] for name in left}, "derived": left})
 
 
 def check(training: WholeTraining) -> None:
@@ -110,15 +103,10 @@ def check(training: WholeTraining) -> None:
     """
     warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
     if warmup >= decay:
-        problems.append(
-            Problem(
-                "the warm-up does not end before the learning rate is at its lowest",
-                field="training.lr_warmup_iters",
-                got=str(warmup),
-                need=f"less than {decay} iterations",
-                hint=f"a longer run (training.train_iters), or training.lr_warmup_iters: {decay // 10}",
-            )
-        )
+        what, field = "the warm-up does not end before the learning rate is at its lowest", "training.lr_warmup_iters"
+        hint = f"a longer run (training.train_iters), or {field}: {decay // 10}"
+        need = f"less than {decay} iterations"
+        problems.append(Problem(what, field=field, got=str(warmup), need=need, hint=hint))
     if training.min_lr > training.lr:
         what, need = "the lowest learning rate is above the highest", f"at most {training.lr:g}"
         problems.append(Problem(what, field="training.min_lr", got=f"{training.min_lr:g}", need=need))

@@ -94,14 +94,10 @@ class Mesh:
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
-        counts = [
-            each
-            for each in product(*(range(1, len(primes(level.size)) + 1) for level in self.levels))
-            if sum(each) <= most
-        ]
-        finest = max(map(sum, counts))
-        spread = min(sum(count * count for count in each) for each in counts if sum(each) == finest)
-        even = [each for each in counts if sum(each) == finest and sum(count * count for count in each) == spread]
+        every = product(*(range(1, len(primes(level.size)) + 1) for level in self.levels))
+        # The number of axes, most first, and how unevenly they are spread.
+        orders = {each: (-sum(each), sum(n * n for n in each)) for each in every if sum(each) <= most}
+        even = [each for each, order in orders.items() if order == min(orders.values())]
         cuts = (product(*(_splits(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
         return tuple(self.axes(cut) for some in cuts for cut in some)
 
@@ -223,15 +219,9 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
         below = next(number for number in range(gpus - 1, 0, -1) if _uneven(cluster, number) is None)
         above = next(number for number in count(gpus + 1) if _uneven(cluster, number) is None)
         around = f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)
-        problems.append(
-            Problem(
-                f"does not fill whole domains of {uneven.name}",
-                field="gpus",
-                got=str(gpus),
-                need=f"a multiple of {uneven.size}, or fewer",
-                hint=f"{around}, or a mesh file that says how many lie in each domain",
-            )
-        )
+        what, need = f"does not fill whole domains of {uneven.name}", f"a multiple of {uneven.size}, or fewer"
+        hint = f"{around}, or a mesh file that says how many lie in each domain"
+        problems.append(Problem(what, field="gpus", got=str(gpus), need=need, hint=hint))
     if problems:
         raise InputError(problems)
 

@@ -226,13 +226,9 @@ def load_recipes(model: str) -> RecipeFile:
     """
     document = load_yaml_strict(data_dir("model_zoo") / "recipes" / f"{model}.yaml")
     recipes = validate(document, RecipeFile)
+    need = "one of " + ", ".join(recipes.sources)
     wrong = [
-        document.problem(
-            "no such source",
-            ("recipes", index, "source"),
-            got=recipe.source,
-            need="one of " + ", ".join(recipes.sources),
-        )
+        document.problem("no such source", ("recipes", index, "source"), got=recipe.source, need=need)
         for index, recipe in enumerate(recipes.recipes)
         if recipe.source not in recipes.sources
     ]

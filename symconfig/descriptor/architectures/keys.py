@@ -222,14 +222,7 @@ DERIVED: Mapping[str, Derived] = {
 }
 # Families of which transformers has no class, with one that is the same network: Qwen-7B's code is Qwen2's, GPT-3 is
 # GPT-2 with other sizes, Kimi-K2 DeepSeek-V3, Ling 2.0 Sarvam's, and MiniCPM Granite with other names of its factors.
-SAME_NETWORK = {
-    "qwen": "qwen2",
-    "gpt3": "gpt2",
-    "kimi_k2": "deepseek_v3",
-    "mimo": "qwen2",
-    "bailing_moe": "sarvam_moe",
-    "minicpm": "granite",
-}
+SAME_NETWORK = pairs("qwen=qwen2 gpt3=gpt2 kimi_k2=deepseek_v3 mimo=qwen2 bailing_moe=sarvam_moe minicpm=granite")
 
 # Families whose bias on each router's scores is a parameter that no gradient reaches.
 SCORE_BIAS = ("afmoe", "ernie4_5_moe")
