@@ -218,21 +218,10 @@ class Term:
     __pow__ = _operator("power", same=1.0)
     __rpow__ = _operator("power", swapped=True)
 
-    @_elementwise
-    def __floordiv__(self, other: Any) -> Any:
-        return (self / other).__floor__()
-
-    @_elementwise
-    def __rfloordiv__(self, other: Any) -> Any:
-        return (self.__rtruediv__(other)).__floor__()
-
-    @_elementwise
-    def __mod__(self, other: Any) -> Any:
-        return self - (self // other) * other
-
-    @_elementwise
-    def __rmod__(self, other: Any) -> Any:
-        return other - (other // self) * self
+    __floordiv__ = _elementwise(lambda self, other: (self / other).__floor__())
+    __rfloordiv__ = _elementwise(lambda self, other: self.__rtruediv__(other).__floor__())
+    __mod__ = _elementwise(lambda self, other: self - (self // other) * other)
+    __rmod__ = _elementwise(lambda self, other: other - (other // self) * self)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -273,21 +262,10 @@ class Term:
             self.tape.conditions[first, second] = above
         return above
 
-    @_elementwise
-    def __gt__(self, other: Any) -> bool:
-        return self._above(self.line, self._line(other))
-
-    @_elementwise
-    def __lt__(self, other: Any) -> bool:
-        return self._above(self._line(other), self.line)
-
-    @_elementwise
-    def __ge__(self, other: Any) -> bool:
-        return not self < other
-
-    @_elementwise
-    def __le__(self, other: Any) -> bool:
-        return not self > other
+    __gt__ = _elementwise(lambda self, other: self._above(self.line, self._line(other)))
+    __lt__ = _elementwise(lambda self, other: self._above(self._line(other), self.line))
+    __ge__ = _elementwise(lambda self, other: not self < other)
+    __le__ = _elementwise(lambda self, other: not self > other)
 
     def __eq__(self, other: object) -> Any:
         if isinstance(other, np.ndarray):

@@ -31,11 +31,7 @@ _KINDS = {
     "bool_type": "true or false",
     "tuple_type": "a list",
     "list_type": "a list",
-    "dict_type": "a section of `name: value`",
-    "model_type": "a section of `name: value`",
-    "model_attributes_type": "a section of `name: value`",
-    "enum": "",
-    "literal_error": "",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a section of `name: value`"),
 }
 _BOUNDS = {
     "greater_than": ("gt", ">"),
