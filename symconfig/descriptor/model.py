@@ -168,6 +168,7 @@ class ModelDescriptor(Sparse):
             yield "intermediate_size is 0 but some layers have a dense MLP"
 
     def _contradictions(self) -> Iterator[str]:
+        """Yield the `contradictions` but the one that needs every layer's kind."""
         heads, groups, pattern = self.num_attention_heads, self.num_key_value_heads, self.sliding_window_pattern
         if heads % groups:
             yield f"num_attention_heads {heads} is not divisible by num_key_value_heads {groups}"
