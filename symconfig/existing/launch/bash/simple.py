@@ -78,13 +78,8 @@ class Simple(Shell):
         names = [self.assign(source, child) for child in assigned]
         self.state.exported |= set(names)
         status = run_words(self, words, place_at(source, node))
-        for name in names:  # they hold for this command only
-            if name in before:
-                self.state.variables[name] = before[name]
-            else:
-                self.state.variables.pop(name, None)
-            if name not in exported:
-                self.state.exported.discard(name)
+        self.state.restore({name: (name in before, before.get(name)) for name in names})
+        self.state.exported -= set(names) - exported
         return status
 
     def assign(self, source: Source, node: Node, keyed: bool = False) -> str:

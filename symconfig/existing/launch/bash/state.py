@@ -233,6 +233,14 @@ class State:
             files=dict(self.files),
         )
 
+    def restore(self, saved: Mapping[str, tuple[bool, Value]]) -> None:
+        """Set variables to saved pairs of whether they were in the state, and their value; remove the others."""
+        for name, (known, value) in saved.items():
+            if known:
+                self.variables[name] = value
+            else:
+                self.variables.pop(name, None)
+
     def environment(self) -> dict[str, Pieces]:
         """Return the exported variables by name, without arrays and unset ones."""
         values = ((name, self.variables.get(name)) for name in sorted(self.exported))
