@@ -1,31 +1,44 @@
-"""Files that a command names and that say how it trains: DeepSpeed's JSON, Accelerate's, hydra's, a model's."""
+"""Files that a command names and that say how it trains: DeepSpeed's JSON, Accelerate's, a model's, hydra's.
+
+Files of hydra's kind (those of Megatron-Bridge, NeMo 2, verl and NeMo-RL) come with what they inherit.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
-from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
-from symconfig.existing.launch.dialects.override import overrides_apart
-from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
-from symconfig.existing.launch.sections import (
-    ARGUMENTS,
+from symconfig.existing.launch.dialects.override import (
+    RECIPE,
+    Entry,
+    as_settings,
+    entries,
+    entries_of,
+    interpolated,
+    key_of,
+    overrides_apart,
+)
+from symconfig.existing.launch.dialects.translate import by_path
+from symconfig.existing.launch.files import (
     FileLookup,
+    dialect_of,
     last_given,
     merged_world,
-    of_nemo_rl,
-    of_verl,
-    overrides,
-    recipe,
+    read_document,
+    read_sections,
+    sets_megatron,
     tree_of,
     unread_setting,
     with_named_file,
     with_texts,
     with_unread,
 )
+from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
 from symconfig.existing.launch.world import hostfile_world, launcher_options
@@ -41,6 +54,12 @@ _MODEL = words(
     """
 )
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
+ARGUMENTS = ("--config",)  # of programs around Transformers and of NeMo-RL, whose options it says
+_MOST_BASES = 8  # of configurations that inherit one another
+_HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
+_FILE = ("--config-file", "--yaml-file", "--yaml-config")
+_RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
+_NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def followed(reading: Reading, lookup: FileLookup) -> Reading:
@@ -194,3 +213,144 @@ def _model(reading: Reading, lookup: FileLookup) -> Reading:
     if path is None or not path.is_file() or path.suffix != ".json":
         return reading
     return replace(reading, model_config=str(path))
+
+
+def recipe(reading: Reading, lookup: FileLookup) -> Reading:
+    """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model.
+
+    Unchanged without such an option.
+    """
+    setting = last_given(reading, RECIPE)
+    program = Path(reading.program.text).name if reading.program is not None else ""
+    if setting is None and _RECIPE_RUNNERS.fullmatch(program):
+        setting = last_given(reading, ("--model",))
+    return reading if setting is None else replace(reading, recipe=setting.values[0])
+
+
+def overrides(reading: Reading, lookup: FileLookup) -> Reading:
+    """Return the reading combined with overrides such as model.x=1 and the YAML file that they change.
+
+    Settings are those of file and overrides, then ordinary options; `recipe` is also set if the program's name contains
+    one. Without file, overrides and recipe only notes on a file that cannot be read are added.
+    """
+    program = Path(reading.program.text) if reading.program is not None else Path()
+    runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
+    entries_given = list(entries_of(reading.settings, runner))
+    tree, missing = _sections_file(reading, lookup, str(program.parent))
+    match = _NAMED_RECIPE.fullmatch(program.name)  # as pretrain_llama3_8b.py
+    own = match is not None and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid")
+    named = reading.recipe or (reading.program if own else None)
+    if tree is None and (tree := _own_sections(reading, lookup, str(program.parent))) is not None:
+        named = reading.program  # what sections leave open is said in its code
+    alone = named is not None and not reading.settings  # a recipe that is started as it is
+    if tree is None and not entries_given and not alone:
+        return with_unread(reading, *missing)
+    filed = read_sections(tree, lookup.variables, entries_given)
+    rest = tuple(setting for setting in reading.settings if not key_of(setting, runner))
+    return replace(with_named_file(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
+
+
+def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
+    """Return the reading in verl's format: overrides merged over the user's configuration file, then ordinary options.
+
+    A --config-name that verl ships, or none, is not read. `+` and `~` are removed from `possible` names, keys of
+    `hydra` are left out, and `world` is replaced.
+    """
+    name = last_given(reading, _HYDRA_NAME)
+    own = name is None or verl.own(name.values[-1].text)
+    program = str(Path(reading.program.text).parent) if reading.program is not None else ""
+    tree, missing = (None, ()) if own else _sections_file(reading, lookup, program)
+    filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
+    found = (*filed, *entries_of(reading.settings, False))
+    made = _with_keys(reading, lookup, found, () if tree is None else (tree,), missing)
+    rest = (setting for setting in reading.settings if not key_of(setting))
+    possible = tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible)
+    settings = (*made.settings, *rest)
+    return replace(made, format=verl.FORMAT, settings=settings, possible=possible, world=verl.world(settings))
+
+
+def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
+    """Return the reading with only the settings of NeMo-RL's file over those it inherits, and overrides.
+
+    The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
+    noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
+    """
+    top, unread = reading.tree, list[Unread]()
+    setting, usual = last_given(reading, ARGUMENTS), nemo_rl.usual(reading)
+    if top is None and (setting is not None or usual is not None):
+        below = str(Path(reading.program.text).parent) if reading.program is not None else ""
+        if setting is None:
+            word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
+            setting = Setting("--config", "--config", (word,), reading.start)
+        read = tree_of(setting, lookup, below)
+        top = read if isinstance(read, Tree) else None
+        unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
+    trees = [] if top is None else [*_inherited(top, lookup, unread), top]
+    found = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    made = _with_keys(reading, lookup, found, trees, unread)
+    world = nemo_rl.world(made.settings)
+    return replace(made, format=nemo_rl.FORMAT, world=world if world.words or world.dark else reading.world)
+
+
+def _with_keys(
+    reading: Reading, lookup: FileLookup, found: Iterable[Entry], trees: Sequence[Tree], unread: Iterable[Unread]
+) -> Reading:
+    """Return the reading with the entries, of which the last of a path counts, as its settings, references resolved.
+
+    trees: the files that they come from, the named one last.
+    """
+    return replace(
+        reading,
+        settings=as_settings(interpolated(by_path(found), lookup.variables).values()),
+        tree=trees[-1] if trees else None,
+        texts=with_texts(reading, *(tree.text for tree in reversed(trees))),
+        unread=(*reading.unread, *unread),
+    )
+
+
+def _inherited(tree: Tree, lookup: FileLookup, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
+    """Yield the files that a configuration names in `defaults`, each after those that it inherits itself.
+
+    Files that cannot be read are appended to `unread`, except those whose name NeMo-RL ships.
+    """
+    here = replace(lookup, folder=Path(tree.text.file).parent)
+    place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
+    for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
+        read = tree_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here)
+        if isinstance(read, Tree):
+            yield from _inherited(read, lookup, unread, depth + 1)
+            yield read
+        elif not nemo_rl.comes_with_it(name):
+            unread.append(read)
+
+
+def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
+    """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
+
+    (None, ()) if none is named; (None, (note,)) if it or its name cannot be read.
+    `.yaml` is appended to a name without suffix. program: its folder, where the file is looked for as well.
+    """
+    folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
+        base = Path(folder.values[-1].text) if folder is not None else Path()
+        if lookup.folder is not None and base.is_relative_to(lookup.folder):  # `$(pwd)` may be a folder above it
+            base = base.relative_to(lookup.folder)
+        path = str(base / name.values[-1].text)
+        spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
+        word = Word.of(spelled, name.values[-1].place)
+        file = replace(name, values=(word,))
+    elif name is not None:
+        return None, (unread_setting(name, "its folder or its name is not known"),)
+    if file is None:
+        return None, ()
+    tree = tree_of(file, lookup, program)
+    return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | None:
+    """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
+    setting = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
+    tree = None if setting is None else tree_of(setting, lookup, program)
+    if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
+        return None
+    return tree if sets_megatron(tree.data.get("model")) else None
