@@ -6,8 +6,8 @@ The kind is told by what a file holds, and by its name only where that leaves it
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.dialects import nemo_rl
 from symconfig.existing.launch.dialects.override import Entry, entries, interpolated
-from symconfig.existing.launch.dialects.translate import by_path, table_with, translated
+from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Unread, World
 from symconfig.existing.launch.text import Text, open_text
 from symconfig.existing.launch.trees import parse_json, parse_yaml
@@ -47,14 +47,6 @@ def dialect_of(data: Any) -> Dialect | None:
     if sum(key in data for key in _TRAINER_KEYS) > 1 and not sections & {"model"}:
         return "trainer"
     return "overrides" if sections & {"model", "train", "trainer", "ddp", "mixed_precision"} else None
-
-
-def sets_megatron(section: Any) -> bool:
-    """Return whether a section is a mapping with at least three keys that are options of Megatron-LM."""
-    if not isinstance(section, dict):
-        return False
-    plain = (key for key, value in section.items() if not isinstance(value, dict))
-    return sum(table_with(key) is not None for key in plain) > 2
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
@@ -173,17 +165,6 @@ class FileLookup:
             return None
 
 
-def last_given(reading: Reading, names: Collection[str]) -> Setting | None:
-    """Return the last setting with one of these names that has a value; None if there is none. `_` counts as `-`."""
-    settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
-    return settings[-1] if settings else None
-
-
-def unread_setting(setting: Setting, why: str) -> Unread:
-    what = " ".join((setting.spelled, *(word.text for word in setting.values)))
-    return Unread(setting.place, what, why)
-
-
 def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
     """Return the data of the file that the setting's last value names.
 
@@ -192,50 +173,12 @@ def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
     """
     word = setting.values[-1]
     if word.unknown and word.text not in lookup.virtual:  # a script's own file may have the job's number in its name
-        return unread_setting(setting, f"its value {word.unknown}")
+        return setting.unread(f"its value {word.unknown}")
     try:
         text = lookup.text(word.text, *below)
         if text is None:
             preset = "names no file: it is a preset of the program itself, which is not known here"
-            return unread_setting(
-                setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset
-            )
+            return setting.unread("names a file that is not there" if re.search(r"[./]", word.text) else preset)
         return parse(text, syntax_of(text))
     except InputError as error:
-        return unread_setting(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
-
-
-def with_unread(reading: Reading, *items: Unread) -> Reading:
-    return replace(reading, unread=(*reading.unread, *items))
-
-
-def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
-    known = {text.file for text in reading.texts}
-    return (*reading.texts, *(text for text in more if text.file not in known))
-
-
-def merged_world(launcher: World, trainer: World) -> World:
-    """Return the GPUs by trainer and launcher together; the trainer's numbers take precedence.
-
-    The total is the trainer's, else nodes times GPUs per node, else the launcher's.
-    """
-    nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
-    gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
-    return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))
-
-
-def with_named_file(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading with `settings`, and with format, tree, environment and GPUs of a file over its own.
-
-    The file's texts and notes are appended.
-    """
-    return replace(
-        reading,
-        format=filed.format,
-        settings=tuple(settings),
-        tree=filed.tree or reading.tree,
-        texts=with_texts(reading, *filed.texts),
-        unread=(*reading.unread, *filed.unread),
-        environment={**reading.environment, **filed.environment},
-        world=merged_world(reading.world, filed.world),
-    )
+        return setting.unread(f"names a file that cannot be read: {error.problems[0]}".rstrip("."))

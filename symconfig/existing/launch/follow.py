@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
@@ -16,32 +17,18 @@ from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners,
 from symconfig.existing.launch.dialects.override import (
     RECIPE,
     Entry,
-    as_settings,
     entries,
     entries_of,
     interpolated,
     key_of,
     overrides_apart,
 )
-from symconfig.existing.launch.dialects.translate import by_path
-from symconfig.existing.launch.files import (
-    FileLookup,
-    dialect_of,
-    last_given,
-    merged_world,
-    read_document,
-    read_sections,
-    sets_megatron,
-    tree_of,
-    unread_setting,
-    with_named_file,
-    with_texts,
-    with_unread,
-)
+from symconfig.existing.launch.dialects.translate import by_path, table_with
+from symconfig.existing.launch.files import FileLookup, dialect_of, read_document, read_sections, tree_of
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
-from symconfig.existing.launch.world import hostfile_world, launcher_options
+from symconfig.existing.launch.world import SHELLS, hostfile_world, launcher_options
 
 _DEEPSPEED = words(
     """
@@ -53,7 +40,6 @@ _MODEL = words(
     --model-config --model-name-or-path --model-path --model --model-dir --config-name-or-path --base-model
     """
 )
-_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 ARGUMENTS = ("--config",)  # of programs around Transformers and of NeMo-RL, whose options it says
 _MOST_BASES = 8  # of configurations that inherit one another
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
@@ -85,14 +71,14 @@ def followed(reading: Reading, lookup: FileLookup) -> Reading:
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
     files = {text.file for text in reading.texts}
-    called = reading.program is not None and Path(reading.program.text).name in _SHELLS
+    called = reading.program is not None and Path(reading.program.text).name in SHELLS
     why = "is a script that is not there" if called else "is an argument that belongs to no option"
     idle = (
         Unread(word.place, word.text, why, Hides.OPTIONS if called else Hides.NOTHING)
         for word in loose
         if not (word.unknown or any(file.endswith(word.text) for file in files))
     )
-    return with_unread(replace(reading, settings=named), *idle)
+    return replace(reading, settings=named).noting(*idle)
 
 
 def _hosts(reading: Reading, lookup: FileLookup) -> Reading:
@@ -111,8 +97,8 @@ def _hosts(reading: Reading, lookup: FileLookup) -> Reading:
     listed = None if text is None else hostfile_world(text.data.decode("utf-8", "replace"), spoken)
     if text is None or listed is None:
         why = "names hosts that are not read, so that it does not say how many GPUs there are"
-        return with_unread(reading, Unread(word.place, word.text, why, Hides.NOTHING))
-    return replace(reading, world=replace(listed, words=(word,)), texts=with_texts(reading, text))
+        return reading.noting(Unread(word.place, word.text, why, Hides.NOTHING))
+    return reading.with_files(text, world=replace(listed, words=(word,)))
 
 
 def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
@@ -126,7 +112,7 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
     setting = None if stated is None else Setting("--config_file", "--config_file", (stated,), stated.place)
     if setting is None and known is not None:
-        setting = last_given(reading, ("--accelerate-config",))
+        setting = reading.last(("--accelerate-config",))
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
@@ -138,14 +124,13 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
         )
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
-        return with_unread(reading, Unread(setting.place, setting.spelled, why))
+        return reading.noting(Unread(setting.place, setting.spelled, why))
     counts = {name: n for name in ("num_processes", "num_machines") if type(n := tree.get(name)) is int}
     words = tuple(Word.of(str(n), tree.spans[(name,)].value, literal=True) for name, n in counts.items())
     gpus, nodes = (max(0, counts.get(name, 0)) or None for name in ("num_processes", "num_machines"))
     filed = World(gpus, nodes, gpus // nodes if gpus and nodes else None, words)
-    world = merged_world(filed, reading.world) if reading.world.gpus is None else reading.world
-    texts = reading.texts if preset is not None else with_texts(reading, tree.text)
-    return replace(reading, accelerate=tree, texts=texts, world=world)
+    world = filed.merged(reading.world) if reading.world.gpus is None else reading.world
+    return reading.with_files(*(() if preset is not None else (tree.text,)), accelerate=tree, world=world)
 
 
 def _arguments(reading: Reading, lookup: FileLookup) -> Reading:
@@ -154,15 +139,15 @@ def _arguments(reading: Reading, lookup: FileLookup) -> Reading:
     The file's settings come first, so that the command line's win. A file that cannot be read is noted.
     """
     loose = [word for setting in reading.settings if not setting.name for word in setting.values]
-    named = last_given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
+    named = reading.last(ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
             tree = tree_of(Setting("", word.text, (word,), word.place), lookup)
             if isinstance(tree, Unread):
-                return with_unread(reading, tree)
+                return reading.noting(tree)
             filed = read_document(tree, lookup.variables)
             if filed is not None:
-                return with_named_file(reading, filed, (*filed.settings, *reading.settings))
+                return _with_named_file(reading, filed, (*filed.settings, *reading.settings))
     return reading
 
 
@@ -171,13 +156,13 @@ def _fsdp(reading: Reading, lookup: FileLookup) -> Reading:
 
     A file that cannot be read is noted in `unread`.
     """
-    setting = last_given(reading, ("--fsdp-config",))
+    setting = reading.last(("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
     tree = tree_of(setting, lookup)
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
-        return with_unread(reading, unread_setting(setting, "is no JSON of FSDP that can be read"))
-    return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
+        return reading.noting(setting.unread("is no JSON of FSDP that can be read"))
+    return reading.with_files(tree.text, fsdp=tree)
 
 
 def _deepspeed(reading: Reading, lookup: FileLookup) -> Reading:
@@ -185,7 +170,7 @@ def _deepspeed(reading: Reading, lookup: FileLookup) -> Reading:
 
     A file that cannot be read is noted in `unread`, unless its name is a preset's.
     """
-    setting, filed = last_given(reading, _DEEPSPEED), reading.accelerate
+    setting, filed = reading.last(_DEEPSPEED), reading.accelerate
     path = ("deepspeed_config", "deepspeed_config_file")
     if setting is None and filed is not None and isinstance(name := filed.get(*path), str):
         place = filed.spans[path].value
@@ -195,8 +180,8 @@ def _deepspeed(reading: Reading, lookup: FileLookup) -> Reading:
     tree = tree_of(setting, lookup)
     if isinstance(tree, Unread):
         own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
-        return reading if own else with_unread(reading, tree)
-    return replace(reading, deepspeed=tree, texts=with_texts(reading, tree.text))
+        return reading if own else reading.noting(tree)
+    return reading.with_files(tree.text, deepspeed=tree)
 
 
 def _model(reading: Reading, lookup: FileLookup) -> Reading:
@@ -204,7 +189,7 @@ def _model(reading: Reading, lookup: FileLookup) -> Reading:
 
     Unchanged if no option names a model, or there is no such file.
     """
-    setting = last_given(reading, _MODEL)
+    setting = reading.last(_MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading
     path = lookup.path(setting.values[-1].text)
@@ -215,15 +200,31 @@ def _model(reading: Reading, lookup: FileLookup) -> Reading:
     return replace(reading, model_config=str(path))
 
 
+def _with_named_file(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
+    """Return a command's reading with `settings`, and with format, tree, environment and GPUs of a file over its own.
+
+    The file's texts and notes are appended.
+    """
+    return reading.with_files(
+        *filed.texts,
+        format=filed.format,
+        settings=tuple(settings),
+        tree=filed.tree or reading.tree,
+        unread=(*reading.unread, *filed.unread),
+        environment={**reading.environment, **filed.environment},
+        world=reading.world.merged(filed.world),
+    )
+
+
 def recipe(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model.
 
     Unchanged without such an option.
     """
-    setting = last_given(reading, RECIPE)
+    setting = reading.last(RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
-        setting = last_given(reading, ("--model",))
+        setting = reading.last(("--model",))
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
@@ -244,10 +245,10 @@ def overrides(reading: Reading, lookup: FileLookup) -> Reading:
         named = reading.program  # what sections leave open is said in its code
     alone = named is not None and not reading.settings  # a recipe that is started as it is
     if tree is None and not entries_given and not alone:
-        return with_unread(reading, *missing)
+        return reading.noting(*missing)
     filed = read_sections(tree, lookup.variables, entries_given)
     rest = tuple(setting for setting in reading.settings if not key_of(setting, runner))
-    return replace(with_named_file(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
+    return replace(_with_named_file(reading.noting(*missing), filed, (*filed.settings, *rest)), recipe=named)
 
 
 def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
@@ -256,7 +257,7 @@ def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
     A --config-name that verl ships, or none, is not read. `+` and `~` are removed from `possible` names, keys of
     `hydra` are left out, and `world` is replaced.
     """
-    name = last_given(reading, _HYDRA_NAME)
+    name = reading.last(_HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, missing = (None, ()) if own else _sections_file(reading, lookup, program)
@@ -276,7 +277,7 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
     noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
     top, unread = reading.tree, list[Unread]()
-    setting, usual = last_given(reading, ARGUMENTS), nemo_rl.usual(reading)
+    setting, usual = reading.last(ARGUMENTS), nemo_rl.usual(reading)
     if top is None and (setting is not None or usual is not None):
         below = str(Path(reading.program.text).parent) if reading.program is not None else ""
         if setting is None:
@@ -299,11 +300,11 @@ def _with_keys(
 
     trees: the files that they come from, the named one last.
     """
-    return replace(
-        reading,
-        settings=as_settings(interpolated(by_path(found), lookup.variables).values()),
+    merged = interpolated(by_path(found), lookup.variables).values()
+    return reading.with_files(
+        *(tree.text for tree in reversed(trees)),
+        settings=tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in merged),
         tree=trees[-1] if trees else None,
-        texts=with_texts(reading, *(tree.text for tree in reversed(trees))),
         unread=(*reading.unread, *unread),
     )
 
@@ -330,7 +331,7 @@ def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[
     (None, ()) if none is named; (None, (note,)) if it or its name cannot be read.
     `.yaml` is appended to a name without suffix. program: its folder, where the file is looked for as well.
     """
-    folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    folder, name, file = (reading.last(names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
         if lookup.folder is not None and base.is_relative_to(lookup.folder):  # `$(pwd)` may be a folder above it
@@ -340,7 +341,7 @@ def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[
         word = Word.of(spelled, name.values[-1].place)
         file = replace(name, values=(word,))
     elif name is not None:
-        return None, (unread_setting(name, "its folder or its name is not known"),)
+        return None, (name.unread("its folder or its name is not known"),)
     if file is None:
         return None, ()
     tree = tree_of(file, lookup, program)
@@ -349,8 +350,16 @@ def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[
 
 def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | None:
     """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
-    setting = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
+    setting = reading.last(ARGUMENTS) if tuners.program(reading) is None else None
     tree = None if setting is None else tree_of(setting, lookup, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
-    return tree if sets_megatron(tree.data.get("model")) else None
+    return tree if _sets_megatron(tree.data.get("model")) else None
+
+
+def _sets_megatron(section: Any) -> bool:
+    """Return whether a section is a mapping with at least three keys that are options of Megatron-LM."""
+    if not isinstance(section, dict):
+        return False
+    plain = (key for key, value in section.items() if not isinstance(value, dict))
+    return sum(table_with(key) is not None for key in plain) > 2

@@ -13,7 +13,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import COMMAND, read_bash
 from symconfig.existing.launch.dialects.override import is_override
-from symconfig.existing.launch.files import FileLookup, dialect_of, parse, read_document, syntax_of, with_unread
+from symconfig.existing.launch.files import FileLookup, dialect_of, parse, read_document, syntax_of
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
 from symconfig.existing.launch.text import Text, open_text
@@ -98,7 +98,7 @@ def is_deepspeed(data: Any) -> bool:
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
     """Return the reading with a note, which hides nothing, for each given variable whose name is in no text of it."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
-    return with_unread(reading, *(Unread(reading.texts[0].place(0, 0), name, _IDLE, Hides.NOTHING) for name in idle))
+    return reading.noting(*(Unread(reading.texts[0].place(0, 0), name, _IDLE, Hides.NOTHING) for name in idle))
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:

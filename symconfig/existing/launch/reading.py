@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -125,11 +125,10 @@ class Word:
         """Return the word without empty pieces; those that adjoin in a file and came through the same are joined."""
         made: list[Piece] = []
         for piece in (piece for piece in self.pieces if piece.text or piece.unknown):
-            last = made[-1] if made else piece
-            here, there = last.place, piece.place
-            adjoin = made and here and there and (here.file, here.end) == (there.file, there.start)
-            if adjoin and here and there and last.variables == piece.variables:
-                made[-1] = replace(last, text=last.text + piece.text, place=replace(here, end=there.end))
+            last, there = made[-1] if made else Piece(""), piece.place
+            ends = last.place and (last.place.file, last.place.end, last.variables)
+            if last.place and there and ends == (there.file, there.start, piece.variables):
+                made[-1] = replace(last, text=last.text + piece.text, place=replace(last.place, end=there.end))
             else:
                 made.append(piece)
         return Word(tuple(made), self.place)
@@ -172,6 +171,10 @@ class Setting:
     def problem(self, what: str, **words: str | None) -> Problem:
         """Return a problem about this option with its place. words: got, need and hint."""
         return self.place.problem(what, field=self.spelled, **words)
+
+    def unread(self, why: str) -> Unread:
+        """Return the note that this option was not understood, which may hide any option."""
+        return Unread(self.place, " ".join((self.spelled, *self.texts)), why)
 
 
 class Hides(Enum):
@@ -270,6 +273,15 @@ class World:
     words: tuple[Word, ...] = ()
     dark: tuple[Word, ...] = ()
 
+    def merged(self, trainer: World) -> World:
+        """Return the GPUs by this launcher and a trainer together; the trainer's numbers take precedence.
+
+        The total is the trainer's, else nodes times GPUs per node, else the launcher's.
+        """
+        nodes, each = trainer.nodes or self.nodes, trainer.gpus_per_node or self.gpus_per_node
+        gpus = trainer.gpus or (nodes * each if nodes and each else self.gpus)
+        return World(gpus, nodes, each, (*self.words, *trainer.words), (*self.dark, *trainer.dark))
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -330,6 +342,21 @@ class Reading:
     def options(self) -> tuple[Setting, ...]:
         """Return all options, followed by those that may be given (`possible`)."""
         return (*self.settings, *self.possible)
+
+    def last(self, names: Collection[str]) -> Setting | None:
+        """Return the last setting with one of these names that has a value; None without one. `_` counts as `-`."""
+        own = [each for each in self.settings if each.name.replace("_", "-") in names and each.values]
+        return own[-1] if own else None
+
+    def noting(self, *items: Unread) -> Reading:
+        """Return the reading with further notes in `unread`."""
+        return replace(self, unread=(*self.unread, *items))
+
+    def with_files(self, *texts: Text, **fields: Any) -> Reading:
+        """Return the reading with these fields, and with further files in `texts`, each once."""
+        known = {text.file for text in self.texts}
+        more = (text for text in texts if text.file not in known)
+        return replace(self, texts=(*self.texts, *more), **fields)
 
     @property
     def json_alone(self) -> bool:

@@ -10,6 +10,7 @@ from posixpath import basename
 from symconfig.existing.launch.reading import Setting, Word, World
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Array, Budget, State, Value, plain, split_words, through, unknown_part
+from symconfig.existing.launch.bash.state import Array, Budget, State, Value, plain, split_words, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, cover
 
@@ -258,14 +258,21 @@ class Scanner:
     # ---- values of names
 
     def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Pieces:
-        """Return the value of a variable, element or argument, with `name` added to its `variables`.
+        """Return the value of a variable, element or argument, with `name` put before its `variables`.
 
         One unknown part if nothing sets it; empty if it is declared without a value or unset, for an absent element
-        other than 0, and for an absent argument in a condition of a script without arguments. place: of the expansion.
+        other than 0, and for an absent argument in a condition of a script without arguments. place: of the expansion,
+        which `written` becomes; with blanks in the value each part that has a place of its own keeps it.
         """
         value = self.find(name, place, subscript)
         if value is not None:
-            return through(value, name, place, loose=loose)
+            several = any(character.isspace() for part in value for character in part.text)
+            return tuple(
+                replace(
+                    part, variables=(name, *part.variables), loose=loose, written=(several and part.written) or place
+                )
+                for part in value
+            )
         if name in self.state.variables or (subscript and subscript != "0") or (self._deciding and name.isdigit()):
             return ()
         return (unknown_part(self.state.missing(name), place, name, loose=loose),)

@@ -23,12 +23,12 @@ from symconfig.existing.launch.bash.source import Source, errors_of, parse, plac
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, Value, merged_states, plain
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import ROOT, Place, open_text, readable
+from symconfig.existing.launch.world import SHELLS
 from symconfig.resources import may_read
 
 Words: TypeAlias = Sequence[Word]
 _ERRORS = 10  # of syntax that are logged of one source
 _LEFT = "depends on where a loop or a function is left"
-_SHELLS = ("bash", "sh", "zsh", "dash")
 # What is sourced to have programs at hand, and sets nothing that a training command is given.
 _ACTIVATION = re.compile(
     r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc"
@@ -309,7 +309,7 @@ def shell_code(shell: Shell, words: Words, place: Place) -> bool:
         return _child(shell, launcher, arguments, methodcaller("program", Source(code, place)), here=here)
 
     name = posixpath.basename(words[0].text)
-    if name in (*_SHELLS, "sbatch"):
+    if name in (*SHELLS, "sbatch"):
         wrapped = next((index for index, word in enumerate(words) if word.text.startswith("--wrap")), None)
         if wrapped is not None:
             field = words[wrapped].cut(len("--wrap=")) if "=" in words[wrapped].text else words[-1]
@@ -326,7 +326,7 @@ def shell_code(shell: Shell, words: Words, place: Place) -> bool:
         if word.text.endswith(".py"):
             return False
         script = word.text.endswith(".sh") and (index == 0 or not words[index - 1].text.startswith("-"))
-        if word.unknown or not (script or posixpath.basename(word.text) in _SHELLS):
+        if word.unknown or not (script or posixpath.basename(word.text) in SHELLS):
             continue
         if script:
             return _script(shell, words, index, place)
@@ -375,5 +375,5 @@ def _script(shell: Shell, words: Words, at: int, place: Place) -> bool:
         inside.state.variables["0"] = plain(str(path))
         return _run_file(inside, path)
 
-    called = bool(at) and posixpath.basename(words[at - 1].text) in _SHELLS
+    called = bool(at) and posixpath.basename(words[at - 1].text) in SHELLS
     return _child(shell, words[: at - called], words[at + 1 :], run)

@@ -68,23 +68,6 @@ def holds_options(name: str) -> bool:
     return _OPTIONS.search(name) is not None
 
 
-def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
-    """Return a value as expanded from `$name`, which is put before its variables.
-
-    `written` becomes `place`; with blanks in the value each part that has a place of its own keeps it.
-    """
-    several = any(character.isspace() for part in parts for character in part.text)
-    return tuple(
-        replace(
-            part,
-            variables=(name, *part.variables),
-            loose=loose,
-            written=part.written if several and part.written else place,
-        )
-        for part in parts
-    )
-
-
 def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
     """Return the words, each a tuple of pieces; known unquoted (loose) pieces are split at the characters of `ifs`.
 
@@ -273,41 +256,41 @@ def merged_states(
     if len(outcomes) == 1:
         return outcomes[0]
     states, outputs = [state for state, _ in outcomes], [output for _, output in outcomes]
-    alike = all(_comparable(outputs[0]) == _comparable(output) for output in outputs[1:])
     first = states[0].copy()
     names = dict.fromkeys(name for state in states for name in state.variables)
     budget.spend(len(names) * len(states) / 8)
     for name in names:
         # A name that a state does not have stands for what the environment has: a text that no value equals.
         values = [state.variables.get(name, f"${name}") for state in states]
-        if not all(_equal(values[0], value) for value in values[1:]):
+        if not _alike(values):
             first.variables[name] = _merged_value(name, values, why, place)
     for state in states[1:]:
         first.exported |= state.exported
         first.functions = {**state.functions, **first.functions}
         for name, content in state.files.items():
             known = first.files.get(name)
-            first.files[name] = content if known is None or _equal(known, content) else (unknown_part(why, place),)
+            first.files[name] = content if known is None or _alike((known, content)) else (unknown_part(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Word((unknown_part(why, place, loose=True),), place),)
-    return first, outputs[0] if alike else _merged_parts(outputs, why, place)
+    return first, outputs[0] if _alike(outputs) else _merged_parts(outputs, why, place)
 
 
-def _equal(left: Value | str, right: Value | str) -> bool:
-    """Return whether two values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
-    if isinstance(left, Array) and isinstance(right, Array):
-        return list(left.items) == list(right.items) and all(
-            _comparable(left.items[key].pieces) == _comparable(right.items[key].pieces) for key in left.items
-        )
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        return left is right or _comparable(left) == _comparable(right)
-    return left == right
+def _alike(values: Sequence[Value | str]) -> bool:
+    """Return whether all values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
+    return all(value is values[0] or _meaning(value) == _meaning(values[0]) for value in values[1:])
 
 
-def _comparable(parts: Pieces) -> list[str]:
-    """Return text, reason, text, ... of the parts: adjacent known texts joined, the reason of each unknown part."""
+def _meaning(value: Value | str) -> object:
+    """Return what tells a value from others: of parts text, reason, text, ... with adjacent known texts joined.
+
+    Of an array pairs of key and this; a string or None itself.
+    """
+    if isinstance(value, Array):
+        return [(key, _meaning(word.pieces)) for key, word in value.items.items()]
+    if not isinstance(value, tuple):
+        return value
     texts = [""]
-    for part in parts:
+    for part in value:
         if part.unknown:
             texts += [part.unknown, ""]
         else:
@@ -339,7 +322,7 @@ def _merged_words(lists: list[list[Word]], why: str, place: Place) -> list[Word]
 
     An option whose values differ is in the rests with its name.
     """
-    meanings = [[_comparable(word.pieces) for word in words] for words in lists]
+    meanings = [[_meaning(word.pieces) for word in words] for words in lists]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
         count += 1
