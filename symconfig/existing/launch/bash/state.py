@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Unread, Word, text_of
 from symconfig.existing.launch.text import Place, Text, cover
+from symconfig.existing.launch.world import slurm_variables
 from symconfig.frameworks.megatron.flags import is_option
 
 _OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.[\w\-/@]+)+=")
@@ -95,6 +96,7 @@ def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
     return [tuple(each) for each in (*made, *([] if word is None else [word]))]
 
 
+GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
 CHARACTERS = 512  # of a value, kept in a step
 SHOWN = 80  # characters of the source in a message
@@ -200,6 +202,25 @@ class State:
     arguments: tuple[Word, ...] = ()
     folder: Pieces | None = None
     files: dict[str, Pieces] = field(default_factory=dict)
+
+    @classmethod
+    def initial(cls, text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Self:
+        """Return the state before a script: arguments `extra`, exported `variables`, and Slurm's of its directives.
+
+        Those given have precedence over Slurm's. With a folder `$0` and the current folder are known.
+        """
+        nowhere = text.place(0, 0)
+        known: dict[str, Value] = {name: plain(value, place=nowhere) for name, value in variables.items()}
+        for name, (number, word) in slurm_variables(text).items():
+            place = word.place if number == word.text else None
+            known.setdefault(name, (Piece(number, place, written=word.place),))
+        words = (Word((Piece(word),), Place(GIVEN, 0, 0, 1, at)) for at, word in enumerate(extra, 1))
+        state = cls(known, set(known), arguments=tuple(words))
+        if folder is not None:
+            state.folder = plain(str(folder), place=nowhere)
+            name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
+            state.variables["0"] = plain(str(folder / name) if folder.is_absolute() else f"./{name}", place=nowhere)
+        return state
 
     @property
     def ifs(self) -> str:
