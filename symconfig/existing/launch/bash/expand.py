@@ -76,11 +76,11 @@ class Scanner:
 
     def value(self, start: int, end: int) -> Pieces:
         """Return the word at [start, end) expanded, not split, elements joined by blanks; unquoted parts are loose."""
-        return _joined(self.scan(start, end, literals=True))
+        return joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Pieces:
         """Return the bytes expanded as in here-documents and arithmetic, where `"` is literal."""
-        return _joined(self.scan(start, end, quoted=True, doubles=False))
+        return joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Word]]:
         """Return (subscript, value) for each element of an array literal at [start, end); None without `[X]=`."""
@@ -93,6 +93,15 @@ class Scanner:
             else:
                 elements += [(None, field) for field in self.fields(first, last)]
         return elements
+
+    def extended(self, array: Array, elements: Iterable[tuple[str | None, Word]], place: Place) -> Array:
+        """Return the array with further elements, pairs of subscript and value; without one it goes behind the last."""
+        items, following = dict(array.items), array.end
+        for subscript, item in elements:
+            key = following if subscript is None else self._key(subscript, Array(items, array.keyed), place)
+            items[key] = item
+            following = key + 1 if isinstance(key, int) else following
+        return Array(items, array.keyed)
 
     def number(self, text: str, place: Place, depth: int = 0) -> int:
         """Return the value of an arithmetic expression; its assignments change the state.
@@ -132,9 +141,9 @@ class Scanner:
             self.state.variables[base] = value
         elif isinstance(value, tuple):
             place = next((part.written for part in value if part.written), self.source.place(0, 0))
-            items = self.state.items(base, place)
-            items[self._key(subscript.removesuffix("]") or "0", old, place)] = Word(value, place)
-            self.state.variables[base] = Array(items, isinstance(old, Array) and old.keyed)
+            array = Array(self.state.items(base, place), isinstance(old, Array) and old.keyed)
+            element = (subscript.removesuffix("]") or "0", Word(value, place))
+            self.state.variables[base] = self.extended(array, [element], place)
 
     # ---- the scanner
 
@@ -295,20 +304,18 @@ class Scanner:
             return None if item is None else item.pieces
         return value if subscript in (None, "0", "@", "*") else None
 
-    def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
+    def _key(self, subscript: str, array: Array, place: Place) -> int | str:
         """Return the key of a subscript: the text for an associative array or if unknown, else its integer.
 
         A negative integer counts from the end of the array.
         """
-        if isinstance(value, Array) and value.keyed:
+        if array.keyed:
             return subscript
         try:
             index = self.number(subscript, place)
         except Dark:
             return subscript
-        if index < 0 and isinstance(value, Array):
-            index += max((key for key in value.items if isinstance(key, int)), default=-1) + 1
-        return index
+        return index + array.end if index < 0 else index
 
     def _elements(self, name: str, items: list[Word], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` added to their variables.
@@ -330,7 +337,7 @@ class Scanner:
         raise NotImplementedError
 
 
-def _joined(stream: Stream) -> Pieces:
+def joined(stream: Stream) -> Pieces:
     """Return the parts with a blank for each None between elements."""
     return tuple(Piece(" ") if part is None else part for part in stream)
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash import source as code
-from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
-from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
 from symconfig.existing.launch.bash.state import Array, Value
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of
-from symconfig.existing.launch.text import Place
 
 # A line of a here-document after its tabs, and all of one.
 _UNTABBED, _WHOLE = re.compile(rb"\t*([^\n]*\n?)"), re.compile(rb"(.+)", re.DOTALL)
@@ -98,10 +94,10 @@ class Simple(Shell):
         expander = self.expander(source)
         state = self.state
         if source.data[at : at + 1] == b"(":
-            items = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
-            old = state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
-            keyed = keyed or (isinstance(old, Array) and old.keyed)
-            value: Value = _array(expander, items, state.items(name, place) if added else {}, keyed, place)
+            elements = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
+            old = state.variables.get(name)  # the elements may have set it, `A+=(${A:=1})`
+            array = Array(state.items(name, place) if added else {}, keyed or (isinstance(old, Array) and old.keyed))
+            value: Value = expander.extended(array, elements, place)
         else:
             parts = expander.value(at, code.value_end(source.data, node)) or (Piece("", written=place),)
             own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
@@ -250,25 +246,3 @@ class Simple(Shell):
         return tuple(
             part for line in lines.finditer(source.data, start, body.end_byte) for part in expand(*line.span(1))
         )
-
-
-def _array(
-    expander: Expander,
-    added: list[tuple[str | None, Word]],
-    items: dict[int | str, Word],
-    keyed: bool,
-    place: Place,
-) -> Array:
-    """Return an array of `items` (changed in place) with the elements `added`, pairs of subscript and value.
-
-    An element without subscript goes behind the last index; an unknown subscript of an indexed array is a key as text.
-    """
-    following = max((key for key in items if isinstance(key, int)), default=-1) + 1
-    for subscript, item in added:
-        key: int | str = following if subscript is None else subscript
-        if subscript is not None and not keyed:
-            with suppress(Dark):
-                key = expander.number(subscript, place)
-        items[key] = item
-        following = key + 1 if isinstance(key, int) else following
-    return Array(items, keyed)

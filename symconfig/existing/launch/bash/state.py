@@ -28,6 +28,11 @@ class Array:
     items: Mapping[int | str, Word]
     keyed: bool = False
 
+    @property
+    def end(self) -> int:
+        """Return the index behind the last one; 0 without any."""
+        return max((key for key in self.items if isinstance(key, int)), default=-1) + 1
+
 
 # None: known to be unset. A name that is nowhere in a state's variables may be set by the environment.
 Value: TypeAlias = Pieces | Array | None
