@@ -10,16 +10,13 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import Bash, read_bash
 from symconfig.existing.launch.reading import Hides, Setting
 from symconfig.existing.launch.text import Text
+from tests.existing.launch.summary import places_hold
 
 
 def read(script: str | bytes, *extra: str, folder: Path | None = None, **variables: str) -> Bash:
     data = script.encode() if isinstance(script, str) else script
     bash = read_bash(Text("run.sh", data), folder=folder, variables=variables, extra=extra)
-    texts = {text.file: text for text in bash.reading.texts}
-    for setting in bash.reading.settings:
-        for piece in (piece for word in setting.values for piece in word.pieces):
-            if piece.place is not None and piece.place.file in texts:
-                assert texts[piece.place.file].at(piece.place) == piece.text
+    assert places_hold(bash.reading)
     return bash
 
 

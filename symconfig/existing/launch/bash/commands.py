@@ -55,9 +55,9 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
     if shell.captured:
         shell.log.aside.append(tuple(words))
         return STARTED
-    started, maybe = (*shell.launcher, *words), shell.maybe[0] if shell.maybe else None
-    files = dict(shell.state.files)
-    shell.log.commands.append(Command(started, len(shell.launcher), shell.state.environment(), files, place, maybe))
+    started, files = (*shell.launcher, *words), dict(shell.state.files)
+    environment = shell.state.environment()
+    shell.log.commands.append(Command(started, len(shell.launcher), environment, files, place, shell.maybe))
     return STARTED
 
 
@@ -156,13 +156,17 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 # ---- folders and output
 
 
+def _paths(words: Words) -> list[Word]:
+    """Return the words that are no options; unknown ones are none."""
+    return [word for word in words if not word.text.startswith("-") or word.unknown]
+
+
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `cd` or `pushd`: set `state.folder`, to an unknown one if the path is unknown or absent.
 
     A relative path changes nothing if the current folder is unknown. The command is presumed to succeed.
     """
-    named = [word for word in words if not word.text.startswith("-") or word.unknown]
-    base = shell.state.folder
+    named, base = _paths(words), shell.state.folder
     if not named or named[-1].unknown:
         why = named[-1].unknown if named else "depends on the home folder"
         shell.state.folder = (unknown_part(why or "", place),)
@@ -213,7 +217,7 @@ def _path(change: Callable[[Word], Pieces]) -> Own:
     """Return a command that prints `change` of its first path, or an unknown value if there is no known one."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
-        named = [word for word in words if not word.text.startswith("-") or word.unknown]
+        named = _paths(words)
         if not named or named[0].unknown:
             return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
         return _print(shell, (*change(named[0]), Piece("\n")))

@@ -47,7 +47,7 @@ class Shell:
         output: collects what is printed; None if nothing does.
         stdin: standard input as far as it is known; None if not.
         launcher: words in front of a nested shell.
-        maybe: conditions that are not known and decide whether this code runs.
+        maybe: the outermost unknown condition under which this code runs; None if it runs in any case.
         captured: whether the code is in a command substitution.
         sourcing: paths of the files that are being sourced, outermost first.
         pending: states in which a loop or function may have been left.
@@ -61,7 +61,7 @@ class Shell:
     output: list[Piece] | None = None
     stdin: Pieces | None = None
     launcher: tuple[Word, ...] = ()
-    maybe: list[str] = field(default_factory=list)
+    maybe: str | None = None
     captured: bool = False
     sourcing: tuple[str, ...] = ()
     pending: list[tuple[Leave, State]] = field(default_factory=list)
@@ -131,14 +131,14 @@ class Shell:
         """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
         Branches that raise Leave are left out, and those of break, continue and return kept in `pending`; it is raised
-        if all do. why: the reason of unknown values, added to `maybe` while a branch runs; not for the first if it is
+        if all do. why: the reason of unknown values, and of `maybe` while a branch runs; not for the first if it is
         `likely`.
         """
         outcomes, left = [], None
         for branch in branches:
-            state, output, reasons = self.state, self.output, self.maybe
+            state, output, maybe = self.state, self.output, self.maybe
             self.state, self.output = state.copy(), None if output is None else []
-            self.maybe = reasons if likely and branch is branches[0] else [*reasons, why]
+            self.maybe = maybe if likely and branch is branches[0] else maybe or why
             try:
                 branch()
                 outcomes.append((self.state, tuple(self.output or ())))
@@ -147,7 +147,7 @@ class Shell:
                 if leave.kind != "exit":
                     self.pending.append((leave, self.state))
             finally:
-                self.state, self.output, self.maybe = state, output, reasons
+                self.state, self.output, self.maybe = state, output, maybe
         if not outcomes:
             raise left or Leave("exit")
         self.state, printed = merged_states(self.budget, outcomes, why, place)
