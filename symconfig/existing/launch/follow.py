@@ -71,7 +71,7 @@ def followed(reading: Reading, lookup: FileLookup) -> Reading:
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
     files = {text.file for text in reading.texts}
-    called = reading.program is not None and Path(reading.program.text).name in SHELLS
+    called = Path(reading.path).name in SHELLS
     why = "is a script that is not there" if called else "is an argument that belongs to no option"
     idle = (
         Unread(word.place, word.text, why, Hides.OPTIONS if called else Hides.NOTHING)
@@ -222,8 +222,7 @@ def recipe(reading: Reading, lookup: FileLookup) -> Reading:
     Unchanged without such an option.
     """
     setting = reading.last(RECIPE)
-    program = Path(reading.program.text).name if reading.program is not None else ""
-    if setting is None and _RECIPE_RUNNERS.fullmatch(program):
+    if setting is None and _RECIPE_RUNNERS.fullmatch(Path(reading.path).name):
         setting = reading.last(("--model",))
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
@@ -234,14 +233,14 @@ def overrides(reading: Reading, lookup: FileLookup) -> Reading:
     Settings are those of file and overrides, then ordinary options; `recipe` is also set if the program's name contains
     one. Without file, overrides and recipe only notes on a file that cannot be read are added.
     """
-    program = Path(reading.program.text) if reading.program is not None else Path()
+    program = Path(reading.path)
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
     entries_given = list(entries_of(reading.settings, runner))
-    tree, missing = _sections_file(reading, lookup, str(program.parent))
+    tree, missing = _sections_file(reading, lookup)
     match = _NAMED_RECIPE.fullmatch(program.name)  # as pretrain_llama3_8b.py
     own = match is not None and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid")
     named = reading.recipe or (reading.program if own else None)
-    if tree is None and (tree := _own_sections(reading, lookup, str(program.parent))) is not None:
+    if tree is None and (tree := _own_sections(reading, lookup)) is not None:
         named = reading.program  # what sections leave open is said in its code
     alone = named is not None and not reading.settings  # a recipe that is started as it is
     if tree is None and not entries_given and not alone:
@@ -259,8 +258,7 @@ def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
     """
     name = reading.last(_HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
-    program = str(Path(reading.program.text).parent) if reading.program is not None else ""
-    tree, missing = (None, ()) if own else _sections_file(reading, lookup, program)
+    tree, missing = (None, ()) if own else _sections_file(reading, lookup)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
     found = (*filed, *entries_of(reading.settings, False))
     made = _with_keys(reading, lookup, found, () if tree is None else (tree,), missing)
@@ -279,7 +277,7 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
     top, unread = reading.tree, list[Unread]()
     setting, usual = reading.last(ARGUMENTS), nemo_rl.usual(reading)
     if top is None and (setting is not None or usual is not None):
-        below = str(Path(reading.program.text).parent) if reading.program is not None else ""
+        below = str(Path(reading.path).parent)
         if setting is None:
             word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
             setting = Setting("--config", "--config", (word,), reading.start)
@@ -325,11 +323,11 @@ def _inherited(tree: Tree, lookup: FileLookup, unread: list[Unread], depth: int 
             unread.append(read)
 
 
-def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
+def _sections_file(reading: Reading, lookup: FileLookup) -> tuple[Tree | None, tuple[Unread, ...]]:
     """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
 
     (None, ()) if none is named; (None, (note,)) if it or its name cannot be read.
-    `.yaml` is appended to a name without suffix. program: its folder, where the file is looked for as well.
+    `.yaml` is appended to a name without suffix. The file is looked for in the program's folder, too.
     """
     folder, name, file = (reading.last(names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
@@ -344,14 +342,14 @@ def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[
         return None, (name.unread("its folder or its name is not known"),)
     if file is None:
         return None, ()
-    tree = tree_of(file, lookup, program)
+    tree = tree_of(file, lookup, str(Path(reading.path).parent))
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
 
 
-def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | None:
+def _own_sections(reading: Reading, lookup: FileLookup) -> Tree | None:
     """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
     setting = reading.last(ARGUMENTS) if tuners.program(reading) is None else None
-    tree = None if setting is None else tree_of(setting, lookup, program)
+    tree = None if setting is None else tree_of(setting, lookup, str(Path(reading.path).parent))
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
     return tree if _sets_megatron(tree.data.get("model")) else None

@@ -206,7 +206,7 @@ def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
 
     before: the settings before files that they name were followed; their words give the keys.
     """
-    path = reading.program.text if reading.program is not None else ""
+    path = reading.path
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}
     keys = {prefix for key in given for prefix in (key, ".".join(key.split(".")[:2]))}
     options = {setting.key for setting in reading.options}

@@ -237,10 +237,8 @@ class Tree:
         """Return the value at a path of keys and list indices; None if a part is absent or no mapping or list."""
         value = self.data
         for key in path:
-            if isinstance(key, int):
-                value = value[key] if isinstance(value, list) and key < len(value) else None
-            else:
-                value = value.get(key) if isinstance(value, dict) else None
+            listed = isinstance(value, list) and isinstance(key, int) and key < len(value)
+            value = value[key] if listed else value.get(key) if isinstance(value, dict) else None
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
@@ -249,10 +247,8 @@ class Tree:
         None if the tree has no places.
         """
         for length in range(len(path), -1, -1):
-            span = self.spans.get(path[:length])
-            if span is not None:
-                at_key = span.key is not None and (of_key or length < len(path))
-                return span.key if at_key else span.value
+            if (span := self.spans.get(path[:length])) is not None:
+                return span.key if span.key is not None and (of_key or length < len(path)) else span.value
         return None
 
     def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
@@ -334,6 +330,11 @@ class Reading:
         return self.texts[0].file
 
     @property
+    def path(self) -> str:
+        """Return the program's path as the command has it; "" if it is not known."""
+        return self.program.text if self.program is not None else ""
+
+    @property
     def start(self) -> Place:
         """Return where the program is started; the top of the file if it is not known."""
         return self.program.place if self.program is not None else self.texts[0].place(0, 0)
@@ -345,8 +346,8 @@ class Reading:
 
     def last(self, names: Collection[str]) -> Setting | None:
         """Return the last setting with one of these names that has a value; None without one. `_` counts as `-`."""
-        own = [each for each in self.settings if each.name.replace("_", "-") in names and each.values]
-        return own[-1] if own else None
+        own = (each for each in reversed(self.settings) if each.name.replace("_", "-") in names and each.values)
+        return next(own, None)
 
     def noting(self, *items: Unread) -> Reading:
         """Return the reading with further notes in `unread`."""
@@ -354,8 +355,7 @@ class Reading:
 
     def with_files(self, *texts: Text, **fields: Any) -> Reading:
         """Return the reading with these fields, and with further files in `texts`, each once."""
-        known = {text.file for text in self.texts}
-        more = (text for text in texts if text.file not in known)
+        more = (text for text in texts if text.file not in {each.file for each in self.texts})
         return replace(self, texts=(*self.texts, *more), **fields)
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tree_sitter import Node
 
@@ -53,19 +53,17 @@ class Simple(Shell):
                 and child.start_byte >= start
             ]
             strings = [child for child in children if child.type.endswith("_redirect")]
-            run = partial(self._words, source, node, assigned, [*named, *behind])
-            status = self._redirected(source, strings, run)
+            with self._redirections(source, strings) as extra:
+                status = self._words(source, node, assigned, [*named, *behind, *extra])
         return status
 
-    def _words(
-        self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node], extra: Sequence[Node] = ()
-    ) -> Truth:
+    def _words(self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node]) -> Truth:
         """Expand the words of a simple command and run it; return its status.
 
         Assignments in front are exported and undone afterwards; if there are no words they stay, and give the status.
         """
         expander, words = self.expander(source), list[Word]()
-        for start, end in word_ranges(source.data, [*named, *extra]):
+        for start, end in word_ranges(source.data, named):
             words += expander.fields(start, end)
             self.budget.spend(len(words) // 64)
         if not words:
@@ -179,22 +177,18 @@ class Simple(Shell):
     def _redirected_statement(self, source: Source, node: Node) -> Truth:
         """Run a statement with redirections and return its status, TRUE without a body."""
         body = node.child_by_field_name("body")
-
-        def run(extra: Sequence[Node]) -> Truth:
+        with self._redirections(source, node.children_by_field_name("redirect")) as extra:
             if body is None:
                 return TRUE
             return self._command(source, body, extra) if body.type == "command" else self.execute(source, body)
 
-        return self._redirected(source, node.children_by_field_name("redirect"), run)
-
-    def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
-        """Run a command, `run`, with its redirections; return its status.
+    @contextmanager
+    def _redirections(self, source: Source, nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
+        """Redirect input and output inside the block, which gets the words that stand behind a redirection.
 
         Here-documents and here-strings become standard input; `< FILE` is ignored. What is printed to a file is kept in
-        `state.files`. `run` gets the words that stand behind a redirection.
+        `state.files`, unless the block raises.
         """
-        if not nodes:
-            return run(())
         stdin, target, append, expander = self.stdin, None, False, self.expander(source)
         extra: list[Node] = []
         # A here-document holds those that stand behind it.
@@ -216,17 +210,14 @@ class Simple(Shell):
                     target = expander.value(destinations[0].start_byte, destinations[0].end_byte)
                     append = sign.endswith(">>")
         outer, before = self.stdin, self.output
-        self.stdin = stdin
-        if target is not None:
-            self.output = []
+        self.stdin, self.output = stdin, before if target is None else []
         try:
-            status = run(extra)
+            yield extra
         finally:
-            made, self.stdin, self.output = tuple(self.output or ()), outer, before
+            self.stdin, printed, self.output = outer, self.output, before
         # A name that is not known is the same without its holes where it is used again.
-        if target is not None and made and (name := text_of(target)):
-            self.state.files[name] = (*(self.state.files.get(name, ()) if append else ()), *made)
-        return status
+        if target is not None and printed and (name := text_of(target)):
+            self.state.files[name] = (*(self.state.files.get(name, ()) if append else ()), *printed)
 
     def _document(self, source: Source, node: Node) -> Pieces:
         """Return the text of a here-document, expanded unless its delimiter is quoted; () without a body.

@@ -53,7 +53,7 @@ def applies(reading: Reading) -> bool:
 
 def usual(reading: Reading) -> str | None:
     """Return the name of the configuration that NeMo-RL's program uses without --config; None for other programs."""
-    match = _PROGRAM.fullmatch(basename(reading.program.text)) if reading.program is not None else None
+    match = _PROGRAM.fullmatch(basename(reading.path))
     return f"{_USUAL.get(match[1], match[1])}.yaml" if match else None
 
 
