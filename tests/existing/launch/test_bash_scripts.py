@@ -83,6 +83,7 @@ def test_array_elements_are_placed_where_they_are_written() -> None:
     "line",
     [
         "srun --nodes 2 bash -c 'torchrun a.py --x 1'",
+        "ksh -c 'torchrun a.py --x 1'",
         'CMD="torchrun a.py --x 1"; eval $CMD',
         'C="python a.py --x 1"; $C',
         'CMD="cd /x && python a.py --x 1"; echo $CMD; srun -l sh -c "$CMD"',
