@@ -285,7 +285,7 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
         top = read if isinstance(read, Tree) else None
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, lookup, unread), top]
-    found = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    found = (*nemo_rl.inherited(trees), *entries_of(reading.settings, False))
     made = _with_keys(reading, lookup, found, trees, unread)
     world = nemo_rl.world(made.settings)
     return replace(made, format=nemo_rl.FORMAT, world=world if world.words or world.dark else reading.world)

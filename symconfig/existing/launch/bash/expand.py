@@ -191,7 +191,7 @@ class Scanner:
                 while close < end and self.data[close] not in special:
                     close += 1
                 for part in self.source.literal(at, close):
-                    # A unknown_part of code that a value holds may be several words.
+                    # An unknown part of code that a value holds may be several words.
                     pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
             at = close
         self.budget.spend(len(pieces) / 16)
