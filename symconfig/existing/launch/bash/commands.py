@@ -177,6 +177,7 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _print(shell: Shell, parts: Pieces) -> Truth:
+    """Append the parts, as not to be split, to the shell's output if it collects any; return TRUE."""
     if shell.output is not None:
         shell.output += (replace(part, loose=False) for part in parts)
     return TRUE

@@ -92,6 +92,7 @@ class Shell:
         return tuple(parts)
 
     def statements(self, source: Source, nodes: Iterable[Node]) -> Truth:
+        """Run statements in order; return the status of the last, TRUE without any. Raises as `execute`."""
         status = TRUE
         for node in nodes:
             status = self.execute(source, node)
@@ -204,6 +205,7 @@ class Shell:
         return status
 
     def arithmetic(self, source: Source, start: int, end: int) -> Truth:
+        """Return whether the expression at bytes [start, end) is not 0; its assignments change the state."""
         try:
             return Truth(self.expander(source, deciding=True).arithmetic(start, end) != 0)
         except Dark as dark:

@@ -155,6 +155,7 @@ class Simple(Shell):
             frame[name] = name in self.state.variables, self.state.variables.get(name)
 
     def _exports(self, keyword: str, flags: str, name: str) -> None:
+        """Mark a variable as exported by `export` (but not `export -n`) or the flag `-x`; others keep their mark."""
         if (keyword == "export" and "n" not in flags) or "x" in flags:
             self.state.exported.add(name)
 

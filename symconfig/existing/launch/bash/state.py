@@ -184,12 +184,14 @@ class Log:
         return next((text.at(place) for text in self.texts if text.file == place.file), "")
 
     def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS) -> None:
+        """Add a note to `unread`, with `what` shortened; none that is there, and none beyond 200."""
         item = Unread(place, shortened(what), why, hides)
         if item not in self.unread and len(self.unread) < MESSAGES:
             self.unread.append(item)
 
 
 def shortened(what: str) -> str:
+    """Return code in one line without continuations; beyond 80 characters it is cut and ends in "..."."""
     line = " ".join(what.replace("\\\n", " ").split())
     return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
 
