@@ -99,9 +99,7 @@ def _precision(name: Precision) -> Key:
 
 
 def _above_one(name: str, degree: str) -> Key:
-    return Key(
-        name, lambda plan: each if (each := value_of(plan.best.configuration, degree)) > 1 else None, field=degree
-    )
+    return Key(name, lambda plan: n if (n := value_of(plan.best.configuration, degree)) > 1 else None, field=degree)
 
 
 def _experts(plan: Plan) -> Json | None:
