@@ -1,22 +1,28 @@
-"""A plan's costs as formulas: the functions that weighed it, run once more on symbols."""
+"""A plan's costs as formulas: the functions that weighed it, run once more on symbols, and what moves the step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from symconfig.cost.blocks import PASSES
-from symconfig.cost.lattice import Lattice
+from symconfig.cost.lattice import LOAD, OF_STEP, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Stages
 from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
+from symconfig.errors import InputError, Problem, among
 from symconfig.graph.model import derived
 from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.costed import BUBBLE, EXCHANGE, STAGES, choices_of, costed, detailed, refined_time
+from symconfig.solve.formulas import Formulas, import_sympy
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
 
@@ -32,35 +38,30 @@ FRAMEWORK = (
 )
 
 
+class From(StrEnum):
+    """Where a symbol's number comes from."""
+
+    JOB = "job"
+    DEGREES = "degrees"
+    MODEL = "model"
+    CLUSTER = "cluster"
+    FRAMEWORK = "framework"
+    SIMULATION = "simulation"
+
+
 @dataclass(frozen=True, slots=True)
-class Traced:
-    """A plan's costs as terms on a tape. time: seconds by part; memory: bytes by part, for each stage."""
+class Known:
+    """A symbol with its value in the plan, unit (empty for ratios and counts), source and description.
 
-    tape: Tape
-    time: dict[str, Any]
-    memory: tuple[dict[str, Any], ...]
+    elasticity: by how many percent the step grows if the value grows by one percent.
+    """
 
-    @property
-    def step(self) -> Any:
-        """Return the sum of the parts of the time, as a term of the tape."""
-        return sum(self.time.values())
-
-    def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the costs with other values for some symbols, numbers or arrays that broadcast together.
-
-        Symbols that are not in `numbers` keep the plan's values; costs that are no terms stay numbers. `holds` says
-        where the branches (max, floor) that the plan took still hold.
-        """
-        values = self.tape.evaluated(numbers)
-
-        def of(term: Any) -> Array | float:
-            return values[term.line] if isinstance(term, Term) else float(term)
-
-        return At(
-            time={name: of(term) for name, term in self.time.items()},
-            memory=tuple({name: of(term) for name, term in stage.items()} for stage in self.memory),
-            holds=self.tape.holds(values),
-        )
+    name: str
+    value: float
+    unit: str
+    source: From
+    meaning: str
+    elasticity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,125 @@ class At:
         return sum(self.time.values())
 
 
-def traced(prospect: Prospect) -> Traced:
+@dataclass(frozen=True)
+class Symbolic:
+    """A plan's step and memory in SI units: as terms of a tape, and as SymPy expressions.
+
+    seconds: terms by part of the step; bytes: by part of each stage's memory. Expressions use symbols and named
+    quantities, each of which has its own expression. What has no closed form is a symbol with a number: the ratio of
+    the event simulation's seconds to the formula's.
+    """
+
+    tape: Tape
+    seconds: dict[str, Any]
+    bytes: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def whole(self) -> Any:
+        """Return the sum of the parts of the step, as a term of the tape. Cached."""
+        return sum(self.seconds.values())
+
+    @cached_property
+    def formulas(self) -> Formulas:
+        """Return the named quantities of step and memory, each after those that it depends on. Cached."""
+        parts = (*self.seconds.values(), *(term for stage in self.bytes for term in stage.values()))
+        return Formulas(self.tape, (*parts, self.whole))
+
+    @property
+    def step(self) -> Any:
+        """Return the step in seconds as a SymPy expression of symbols and named quantities."""
+        return self._of(self.whole)
+
+    @property
+    def time(self) -> dict[str, Any]:
+        """Return the seconds of each part of the step as SymPy expressions."""
+        return {name: self._of(term) for name, term in self.seconds.items()}
+
+    @property
+    def memory(self) -> tuple[dict[str, Any], ...]:
+        """Return the bytes of each part as SymPy expressions, by stage."""
+        return tuple({name: self._of(term) for name, term in stage.items()} for stage in self.bytes)
+
+    @property
+    def definitions(self) -> dict[Any, Any]:
+        """Return the expression of each named quantity by its SymPy symbol, each after those that it uses."""
+        symbol = import_sympy().Symbol
+        return {symbol(one.name, real=True): self.formulas.sympy(one.line) for one in self.formulas}
+
+    @property
+    def numbers(self) -> dict[Any, float]:
+        """Return the plan's value of each SymPy symbol: the substitution that gives the plan's own numbers."""
+        symbol, nodes = import_sympy().Symbol, self.tape.nodes
+        return {symbol(name, real=True): nodes[line].value for name, line in self.formulas.symbols.items()}
+
+    @property
+    def known(self) -> tuple[Known, ...]:
+        """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first.
+
+        The source is the part of `_MEANINGS` that lists it, else the cluster for a field of Machine, else the model;
+        without a meaning there its name in words stands for one.
+        """
+        slopes, every = self.derivatives(), []
+        for name, line in self.formulas.symbols.items():
+            value = self.tape.nodes[line].value
+            place = next((place for place, names in _MEANINGS.items() if name in names), From.MODEL)
+            if place is From.MODEL and name in Machine.__slots__:
+                place = From.CLUSTER
+            meaning = _MEANINGS.get(place, {}).get(name) or name.replace("_", " ")
+            unit = _UNITS.get(name) or next((shown for end, shown in _ENDS.items() if name.endswith(end)), "")
+            every.append(Known(name, value, unit, place, meaning, slopes.get(name, 0.0) * value / self.step_s))
+        return tuple(sorted(every, key=lambda one: (-abs(one.elasticity), one.name)))
+
+    @property
+    def movers(self) -> tuple[Known, ...]:
+        """Return those of `known` in MOVED (rates, times, batch, length) with an elasticity of at least 1e-4."""
+        return tuple(one for one in self.known if one.name in MOVED and abs(one.elasticity) >= 1e-4)
+
+    @property
+    def step_s(self) -> float:
+        """Return the step of the plan in seconds."""
+        return float(self.whole.value)
+
+    def derivatives(self) -> dict[str, float]:
+        """Return the derivative of the step's seconds by each symbol at the plan; rounding counts as constant."""
+        return self.tape.slopes(self.whole.line)
+
+    def at(self, numbers: Mapping[str, Array | float]) -> At:
+        """Return the plan's seconds and bytes with other values for some symbols, numbers or arrays that broadcast.
+
+        Symbols that are not in `numbers` keep the plan's values; costs that are no terms stay numbers. `holds` says
+        where the branches (max, floor) that the plan took still hold. Raises InputError with a problem for each name
+        that is no symbol of this plan.
+        """
+        known = sorted(self.formulas.symbols)
+        wrong = [
+            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, known))
+            for name in numbers
+            if name not in known
+        ]
+        if wrong:
+            raise InputError(wrong)
+        values = self.tape.evaluated(numbers)
+
+        def of(term: Any) -> Array | float:
+            return values[term.line] if isinstance(term, Term) else float(term)
+
+        return At(
+            time={name: of(term) for name, term in self.seconds.items()},
+            memory=tuple({name: of(term) for name, term in stage.items()} for stage in self.bytes),
+            holds=self.tape.holds(values),
+        )
+
+    def _of(self, term: Any) -> Any:
+        return self.formulas.sympy(term.line) if isinstance(term, Term) else float(term)
+
+
+def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
+    """Return the costs of a plan's candidate as formulas; the candidate is computed again."""
+    return traced(restore(plan, candidate))
+
+
+def traced(prospect: Prospect) -> Symbolic:
     """Return the costs of a candidate as terms of a new tape, by running the cost functions on symbols.
 
     Symbols: numbers of job, degrees, machine, model and FRAMEWORK (those that are not 0). Parts of the time and of each
@@ -113,7 +232,7 @@ def traced(prospect: Prospect) -> Traced:
     for stage, held in enumerate(memory):
         for name, term in held.items():
             tape.name(term, f"memory.stage{stage}.{name}")
-    return Traced(tape, time, memory)
+    return Symbolic(tape, time, memory)
 
 
 def _objects(*terms: Any) -> Any:
@@ -202,3 +321,77 @@ def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str
     else:
         result[EXCHANGE] = tape.symbol("simulated_exchange_s", refined[EXCHANGE])
     return result
+
+
+_LEVELS = tuple(f"level{level}_{what}" for level in range(4) for what in ("bytes_per_s", "latency_s"))
+_ENDS = {"_bytes_per_s": "B/s", "_flops": "FLOP/s", "_bytes": "B", "_s": "s"}  # unit by the end of a name
+_UNITS = {
+    "gpus": "GPUs",
+    **dict.fromkeys(("global_batch_size", "micro_batch"), "sequences"),
+    **dict.fromkeys(("seq_length", "keys_full", "keys_window", "keys_chosen"), "tokens"),
+    "host_memory_bytes_per_gpu": "B",
+    **dict.fromkeys(("adam_bytes", "copied_bytes", "cast_bytes", "transpose_bytes", "quantised_bytes"), "B/element"),
+    **{f"level{level}_size": "GPUs" for level in range(4)},
+}
+# What each symbol is, by where its number comes from; of other symbols the name says it. Those of the model are not
+# listed.
+_MEANINGS: Mapping[From, Mapping[str, str]] = {
+    From.DEGREES: {
+        "tp": "ranks of tensor parallelism",
+        "pp": "pipeline stages; the layers of each stay as they are",
+        "cp": "ranks of context parallelism",
+        "ep": "ranks that the experts are spread over",
+        "etp": "ranks that an expert is split over",
+        "micro_batch": "sequences of a microbatch on one data rank",
+    },
+    From.JOB: {
+        "global_batch_size": "sequences of a step",
+        "seq_length": "tokens of a sequence",
+        "gpus": "GPUs of the run",
+        LOAD: "",
+        OF_STEP: "tokens of the rank that each layer waits for over the mean, at the plan's ep",
+    },
+    From.SIMULATION: {
+        "simulated_pipeline": "pipeline by the event simulation of the schedule, over the formula's",
+        "simulated_exchange": "exchange beside the pipeline by the simulation, over the formula's",
+        "simulated_exchange_s": "exchange beside the pipeline by the simulation",
+    },
+    From.CLUSTER: {
+        "peak_flops": "dense peak of most matrix products, of the slowest GPU",
+        "high_peak_flops": "dense peak in 16 bits, of the slowest GPU",
+        "efficiency": "of the peak, one full wave of tiles",
+        "low_efficiency": "of the peak in low precision, one full wave of tiles",
+        "k_half": "summed length at which a product reaches half of that",
+        "hbm_bytes_per_s": "memory bandwidth that kernels reach",
+        "launch_s": "floor of one kernel",
+        "attention_flops": "rate of attention forward",
+        "attention_backward_flops": "rate of attention backward",
+        "compute_units": "of a GPU, over which tiles are dealt out",
+        "host_bytes_per_s": "link to the host",
+        "launching": "of the launching thread, over an x86 server's",
+        **{f"level{level}_bytes_per_s": f"of a GPU at network level {level}, innermost 0" for level in range(4)},
+        **{f"level{level}_latency_s": f"of a message at network level {level}" for level in range(4)},
+        **{f"level{level}_size": f"in one domain of network level {level}" for level in range(4)},
+        **{f"level{level}_mesh": f"1: level {level} links pairs and has no switch" for level in range(4)},
+    },
+    From.FRAMEWORK: dict.fromkeys(FRAMEWORK, "")
+    | {
+        "low_rate": "of the framework's products in low precision, over those with one scale for a tensor",
+        "attention_rate": "of the framework's attention, over the newest kernels'",
+        "host_kernel_s": "of the host to launch an operator",
+        "adam_bytes": "moved by a step of Adam",
+        "step_overhead_s": "once a step: data, logging, Python",
+        "microbatch_overhead_s": "once a microbatch",
+    },
+}
+# Constants that can be changed independently: rates and times. The number of compute units, say, is tied to the peak.
+MOVED = frozenset(
+    (
+        *("peak_flops", "high_peak_flops", "efficiency", "low_efficiency", "k_half", "hbm_bytes_per_s", "launch_s"),
+        *("attention_flops", "attention_backward_flops", "host_bytes_per_s", "launching"),
+        *_LEVELS,
+        *FRAMEWORK,
+        "global_batch_size",
+        "seq_length",
+    )
+)
