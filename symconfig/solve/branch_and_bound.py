@@ -277,7 +277,8 @@ def _sharded(
         if may.any():
             may &= host_bytes(low, where, setting)[0] <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
         fits = np.asarray(may.any(axis=0))
-        found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
+        no_room = int((~fits & runs).sum())
+        found.refused.add("memory", "even full recompute and offload leave too little memory", no_room)
         least, alive = bound * (1 - ROUNDING), order[fits[order]]
         if not found.any_will_do and runs.any() and not fits.any() and not found.families:
             # to report by how much nothing fits

@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from symconfig.cost.blocks import KEPT, BlockCost
-from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.optimizer import between_ends_s, copies_s
 from symconfig.cost.pipeline import chunk_times
@@ -20,7 +19,7 @@ from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.schedule.simulate import not_simulated, simulate
 from symconfig.schedule.timeline import Shape, Timeline, Times
-from symconfig.solve.pieces import PLAIN, WHOLE
+from symconfig.solve.pieces import PLAIN, WHOLE, setting
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
 
@@ -89,20 +88,18 @@ def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
 
     known: its `sizes`, if the machine's constants are arrays with one value per copy; None: one point, from the cache.
     """
-    if known is None:
-        return detailed(prospect, table_of(prospect))
-    return detailed(prospect, _table(_costs(prospect, known), choices_of(prospect), prospect))
+    return detailed(prospect, table_of(prospect) if known is None else _table(_costs(prospect, known), prospect))
 
 
 def table_of(prospect: Prospect, where: Lattice | None = None) -> Table:
     """Return the cost table of a candidate's blocks at the points of `where`; None: at its own point.
 
-    Cached by the model's structure, scheme, lattice numbers, framework, machine and recompute choices.
+    The costs of its blocks are cached by the model's structure, scheme, lattice numbers, framework and machine.
     """
     request, where = prospect.request, where or sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
     key = structure(request.model), prospect.scheme, numbers, request.framework, prospect.machine.key
-    return _table_once(_Points(key, prospect, where), choices_of(prospect))
+    return _table(_costs_once(_Points(key, prospect, where)), prospect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +109,6 @@ class _Points:
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
     where: Lattice = field(compare=False)
-
-
-@lru_cache(maxsize=512)
-def _table_once(points: _Points, choices: tuple[Choice, ...]) -> Table:
-    return _table(_costs_once(points), choices, points.prospect)
 
 
 @lru_cache(maxsize=512)
@@ -131,8 +123,9 @@ def _costs(prospect: Prospect, where: Lattice) -> tuple[BlockCost, ...]:
     return block_costs(of_kind, where, prospect.machine, request.framework)
 
 
-def _table(costs: tuple[BlockCost, ...], choices: tuple[Choice, ...], prospect: Prospect) -> Table:
-    """Return the table of these costs of a candidate's blocks under recompute choices."""
+def _table(costs: tuple[BlockCost, ...], prospect: Prospect) -> Table:
+    """Return the table of these costs of a candidate's blocks under the recompute choices that it needs."""
+    choices = choices_of(prospect)
     policies = resolve({cost.derived.name: cost.derived for cost in costs}, choices)
     return table(costs, choices, policies, prospect.machine, prospect.request.framework)
 
@@ -155,27 +148,19 @@ def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = 
     counts = prospect.split.counts(small.kinds)
     shapes = tuple(_shape(prospect, index, small.kinds, count) for index, count in enumerate(counts))
     pipelines = Pipelines.of([Pipeline(pp, prospect.split.vpp, shapes)])
-    setting = Setting(
-        pipelines=pipelines,
-        zero=prospect.configuration.zero_stage,
-        offload=(prospect.offload,),
-        machine=prospect.machine,
-        framework=request.framework,
-        bytes=element_bytes(request.framework, prospect.machine),
-        tied=request.model.tie_word_embeddings,
-    )
-    sums = stages(small, pipelines, every, setting.tied)
+    priced_at = setting(request, prospect.machine, pipelines, prospect.configuration.zero_stage, (prospect.offload,))
+    sums = stages(small, pipelines, every, priced_at.tied)
     if not prospect.block_layers:
-        return Costed(sums, where, setting, small)
+        return Costed(sums, where, priced_at, small)
     prefixes = tuple(
         tuple(prospect.split.first_layers_of(stage, small.kinds, count) for count in (0, prospect.block_layers))
         for stage in range(pp)
     )
-    plain = evaluate(sums.policy(0), where, setting)
+    plain = evaluate(sums.policy(0), where, priced_at)
     cost = evaluate_block(
-        Extremes(0, 1, small, every, sums, plain), where, setting, prefixed([prefixes], None, pp), np.inf
+        Extremes(0, 1, small, every, sums, plain), where, priced_at, prefixed([prefixes], None, pp), np.inf
     ).cost
-    return Costed(sums, where, setting, small, cost)
+    return Costed(sums, where, priced_at, small, cost)
 
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # parts of the slowest stage's time

@@ -142,7 +142,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         field, got = ("gpus", "auto") if job.gpus == "auto" else ("pins.layout", ENDS)
         raise InputError("an estimate is of one layout", field=field, got=got, need="what it is in that layout")
     # A layout is priced whether or not the target's program can be told it.
-    gpus, limits = job.gpus, space(model, cluster, job.model_copy(update={"target": None}), pins)
+    gpus, limits = job.gpus, space(model, cluster, job.model_copy(update={"target": None}))
     tp, pp, cp = (_one(pins, name) for name in _MESH)
     vpp = len(expanded(pins.layout)) // pp if pins.layout else _one(pins, "vpp")
     dp = max(1, gpus // (tp * pp * cp))
@@ -150,7 +150,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         got = ", ".join(f"{name}={job.pins[name]}" for name in (*_MESH, "dp") if name in job.pins)
         raise InputError("do not make all GPUs", field="pins", got=got, need=f"a product of {gpus}")
     stages = (stage for stage in (1, 0, *ZERO_STAGES[2:]) if pins.allows("zero", stage))
-    precision = precisions(cluster, job, pins)[0]
+    precision = precisions(cluster, job)[0]
     kind, _, modules = pins.words.get("recompute", "none").partition(":")
     framework = usual_of(cluster, job, precision)
     named: dict[str, Any] = {

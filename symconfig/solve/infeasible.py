@@ -17,7 +17,6 @@ from symconfig.frameworks.programs import of_program
 from symconfig.solve import candidate
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.pieces import recompute_choices
-from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.units import GIB
@@ -67,8 +66,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     hint has batches that are the nearest multiples of the GPUs, or values of a pin, with which a search finds a plan,
     else advice.
     """
-    pins = parse(job.pins)
-    wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
+    wanted = requests(model, cluster, job, precisions(cluster, job)[0])[0]
     if not recompute_choices(wanted):
         return Problem(
             "leaves nothing to recompute that this model has on this target",

@@ -246,7 +246,7 @@ def restore(plan: Plan, candidate: Candidate) -> Prospect:
     """
     predicted = candidate.predicted
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
-    base = request(plan.model, plan.cluster, job, candidate.configuration.precision, parse(job.pins))
+    base = request(plan.model, plan.cluster, job, candidate.configuration.precision)
     base = switched_on(base, in_effect(candidate.configuration), plan.cluster.gpu.architecture)
     point = at_point(base, plan.cluster, candidate.configuration)
     return replace(point, step_s=predicted.step_s, device_bytes=predicted.device_bytes, score=predicted.step_s)

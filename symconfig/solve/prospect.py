@@ -95,22 +95,10 @@ class Prospect:
 
         pp, vpp, and what all points of its scheme share (`shared`) are scalars; `group`, the interleaving group, is pp.
         """
-        p = self.configuration
-        tp, cp, ep, etp, dp, micro = (
-            np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, p.micro)
-        )
-        return shared(self.request, self.scheme).having(
-            tp=tp,
-            pp=p.pp,
-            vpp=p.vpp,
-            cp=cp,
-            ep=ep,
-            etp=etp,
-            dp=dp,
-            micro=micro,
-            num_microbatches=self.request.global_batch // (dp * micro),
-            group=p.pp,
-        )
+        p, names = self.configuration, ("tp", "cp", "ep", "etp", "dp", "micro")
+        point = {name: np.full(copies, getattr(p, name), dtype=np.int64) for name in names}
+        turns = self.request.global_batch // (point["dp"] * point["micro"])
+        return shared(self.request, self.scheme).having(point, pp=p.pp, vpp=p.vpp, num_microbatches=turns, group=p.pp)
 
     def refused(self) -> tuple[Constraint, ...]:
         """Return the constraints of the target that its degrees and batch violate; empty if it can run."""

@@ -107,12 +107,8 @@ class Refused:
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, reason: str, points: ConfigurationSet, which: NDArray[Any] | slice = slice(None)) -> None:
-        """Count the points under a refusal's name and store its rule; does nothing for no points.
-
-        which: mask or slice of the points; a slice counts all of them, whatever its bounds.
-        """
-        count = points.size if isinstance(which, slice) else int(which.sum())
+    def add(self, name: str, reason: str, count: int) -> None:
+        """Count so many points under a refusal's name and store its rule; does nothing for no points."""
         if count:
             self.counts[name] += count
             self.reasons[name] = reason
@@ -268,7 +264,7 @@ def accepted(
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
         if bad.any():
-            refused.add(rule.name, rule.rule, left, bad)
+            refused.add(rule.name, rule.rule, int(bad.sum()))
             alive, left = alive[~bad], left.at(~bad)
     return alive
 

@@ -31,7 +31,6 @@ from symconfig.solve import costed as details
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
 from symconfig.solve.run import requests, weigh_all
 from symconfig.solve.search import resolved
@@ -124,7 +123,7 @@ class Weighed:
 def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job) -> Weighed:
     """Every candidate of `asked`, one at a time."""
     asked = resolved(model, cluster, asked)
-    ways = requests(model, cluster, asked, str(asked.precision), parse(asked.pins))
+    ways = requests(model, cluster, asked, str(asked.precision))
     gpu = machine(cluster, ways[0].precision, gpus=ways[0].gpus)
     limit = cluster.gpu.memory_bytes.value * (1 - asked.limits.memory_margin)
     by_hand = 0
