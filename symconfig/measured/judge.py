@@ -162,21 +162,17 @@ def _memory(row: Row, what: Case, prediction: Prediction) -> tuple[float, float]
     In this order: peak allocated and reserved, `memory_gb` (as allocated), each of the compared stage; device total;
     activations alone, without weights and states (the larger of first and last rank). Units are 2^30 or 2^20.
     """
-    measured = row.measured
+    measured, predicted = row.measured, prediction.predicted
     peak = prediction.stage_bytes[compared_stage(row, prediction)]
-    if measured.peak_allocated_gib is not None:
-        return peak, measured.peak_allocated_gib * GIB
-    if measured.peak_reserved_gib is not None:
-        return float(reserved_bytes(peak, what.configuration.framework)), measured.peak_reserved_gib * GIB
-    if measured.memory_gb is not None:
-        return peak, measured.memory_gb * GIB
-    if used := measured.device_used_gib or measured.device_used_gb:  # nvidia-smi counts in GiB and calls it GB
-        return prediction.predicted.device_bytes, used * GIB
-    peaks = (measured.activation_peak_mib_first_rank, measured.activation_peak_mib_last_rank)
-    if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
-        live = sum(prediction.predicted.memory[name] for name in ACTIVE)
-        return live, max(value or 0.0 for value in peaks) * MIB
-    return None
+    live = (measured.activation_peak_mib_first_rank or 0.0, measured.activation_peak_mib_last_rank or 0.0)
+    stated = (
+        (peak, measured.peak_allocated_gib, GIB),
+        (float(reserved_bytes(peak, what.configuration.framework)), measured.peak_reserved_gib, GIB),
+        (peak, measured.memory_gb, GIB),
+        (predicted.device_bytes, measured.device_used_gib or measured.device_used_gb, GIB),  # nvidia-smi's GB are GiB
+        (sum(predicted.memory[name] for name in ACTIVE), max(live), MIB),  # the worse of both ends
+    )
+    return next(((bytes_, value * unit) for bytes_, value, unit in stated if value), None)
 
 
 def flops_per_token(

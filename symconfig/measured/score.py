@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from statistics import mean, median
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
-from symconfig.descriptor.measurements import Measurements, load_measurements
+from symconfig.descriptor.measurements import Measurements
 from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.row_options import known
@@ -45,14 +44,6 @@ class Source(Scored):
     growths: tuple[Growth, ...]
     stated: Scored
     assumed: Scored
-
-
-Scores = tuple[Source, ...]
-
-
-def score(paths: Sequence[Path]) -> Scores:
-    """Return the scores of each measurement file by its stem. Raises InputError for a file that cannot be read."""
-    return tuple(source(path.stem, load_measurements(path)) for path in paths)
 
 
 def source(name: str, file: Measurements) -> Source:
