@@ -18,7 +18,7 @@ from symconfig.graph.model import derived, dim_sizes, keys, sequence, visible
 from symconfig.graph.scheme import Scheme
 from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import Case, case
-from symconfig.solve.predict import Prediction, alone, as_found, predict
+from symconfig.solve.predict import Prediction, alone_s, as_found, predict
 from symconfig.solve.prospect import Setup
 from symconfig.units import GIB, MIB
 
@@ -70,7 +70,9 @@ def judge_case(row: Row, what: Case) -> Judged:
             what, prediction = replace(what, configuration=other), tried
     stated = _seconds(row, what)
     stage = timed_stage(row)
-    seconds = prediction.predicted.step_s if stage is None else _stage_s(what, stage)
+    seconds = prediction.predicted.step_s
+    if stage is not None:
+        seconds = float(alone_s(as_found(what.model, what.cluster, what.configuration), stage)[0])
     time = None if stated is None else (seconds, stated[1])
     memory, layers = _memory(row, what, prediction), _layers(row, prediction)
     if not (time or memory or layers or row.measured.oom):
@@ -91,13 +93,6 @@ def judge_case(row: Row, what: Case) -> Judged:
 def timed_stage(row: Row) -> int | None:
     """Return the pipeline stage whose own time the row states, or None if it states a whole step."""
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
-
-
-def _stage_s(what: Case, stage: int) -> float:
-    """Return the predicted seconds of one stage's passes over all its microbatches, and of its optimizer."""
-    mine = alone(as_found(what.model, what.cluster, what.configuration), stage)
-    passes = (float((mine.num_microbatches * each)[0]) for each in (mine.forward_s, mine.backward_s))
-    return sum(passes) + float(mine.optimizer_s[0])
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:

@@ -24,7 +24,7 @@ from symconfig.plans.plan import Candidate
 from symconfig.schedule.timeline import Start
 from symconfig.solve.limits import offloaded
 from symconfig.solve.space import Request, shared
-from symconfig.solve.split import Split
+from symconfig.solve.split import SAID_BY, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class Prospect:
 
     def having(self, *, split: Split | None = None, **fields: Any) -> Prospect:
         """Return a copy with these fields of its configuration, and those that a split decides, replaced."""
-        of_split = {} if split is None else stages_of_split(split)
+        of_split = {} if split is None else picked(split, *SAID_BY)
         return replace(self, split=split or self.split, configuration=replace(self.configuration, **of_split | fields))
 
     def cut(self, split: Split, first: int) -> Prospect:
@@ -139,17 +139,6 @@ def recomputing(choice: Choice, block_layers: int = 0) -> dict[str, Any]:
         "recompute_method": "block" if block_layers else "uniform" if full else None,
         "recompute_layers": block_layers or 1,
         "activation_offload": bool(choice.offload),
-    }
-
-
-def stages_of_split(split: Split) -> dict[str, Any]:
-    """Return the fields of a `Configuration` that divide the layers over stages: layout string, counts, account_*."""
-    return {
-        "pipeline_layout": split.layout,
-        "account_for_embedding": split.account_for_embedding,
-        "account_for_loss": split.account_for_loss,
-        "first_stage_layers": split.first_layers,
-        "last_stage_layers": split.last_layers,
     }
 
 
