@@ -167,12 +167,13 @@ STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive"
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
-def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Timeline:
-    """Return the simulated timeline of a step. slow: as of `Times`.
+def timeline(prospect: Prospect, parts: Costed, made: Times | None = None) -> Timeline:
+    """Return the simulated timeline of a step under the framework's own schedule. made: its times; None: `times`.
 
     Raises InputError if the schedule cannot run this shape.
     """
-    return run_schedule(prospect, parts, replace(times(prospect, parts), slow=slow))
+    made = times(prospect, parts) if made is None else made
+    return simulate(made, *shape(parts), paired=prospect.beside_another)
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
@@ -213,10 +214,10 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
     if not _can_simulate(parts):
         return time
     made = times(prospect, parts)
-    alone = run_schedule(prospect, parts, without_exchange(made)).step_s
+    alone = timeline(prospect, parts, without_exchange(made)).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if not parts.setting.sharding.each_microbatch:
-        shown = optimizer_start_s(run_schedule(prospect, parts, made), parts) - alone
+        shown = optimizer_start_s(timeline(prospect, parts, made), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
     return time
 
@@ -224,11 +225,6 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
 def without_exchange(made: Times) -> Times:
     """Return the times without weight gathers and gradient reductions."""
     return replace(made, gather=None, reduce=None)
-
-
-def run_schedule(prospect: Prospect, parts: Costed, made: Times) -> Timeline:
-    """Return the simulated timeline of a step with these times, under the framework's own schedule."""
-    return simulate(made, *shape(parts), paired=prospect.beside_another)
 
 
 def shape(parts: Costed) -> tuple[int, int]:

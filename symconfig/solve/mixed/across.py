@@ -33,8 +33,8 @@ from symconfig.solve.costed import (
     Costed,
     costed,
     optimizer_start_s,
-    run_schedule,
     shape,
+    timeline,
     times,
     without_exchange,
 )
@@ -184,7 +184,7 @@ class Across:
         """
         parts = self.parts[0]
         over_border = replace(parts, setting=replace(parts.setting, machine=self.border))
-        return optimizer_start_s(run_schedule(self.candidates[0], parts, self.times), over_border)
+        return optimizer_start_s(timeline(self.candidates[0], parts, self.times), over_border)
 
     @cached_property
     def step_s(self) -> float:
@@ -223,7 +223,7 @@ class Across:
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
-        alone = run_schedule(self.candidates[0], self.parts[0], without_exchange(self.times)).step_s
+        alone = timeline(self.candidates[0], self.parts[0], without_exchange(self.times)).step_s
         repeated = float(self.times.recompute[slowest].sum())
         communication = float(parts.sums.communication[slowest, 0, 0])
         waits = sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
