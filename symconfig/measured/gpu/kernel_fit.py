@@ -168,14 +168,8 @@ class Rig(Strict):
     date: str
 
     def __str__(self) -> str:
-        parts = (
-            self.product,
-            f"driver {self.driver}" if self.driver else "",
-            f"CUDA {self.cuda}" if self.cuda else "",
-            f"torch {self.torch}",
-            self.date,
-        )
-        return ", ".join(part for part in parts if part)
+        driver, cuda = self.driver and f"driver {self.driver}", self.cuda and f"CUDA {self.cuda}"
+        return ", ".join(filter(None, (self.product, driver, cuda, f"torch {self.torch}", self.date)))
 
 
 class KernelTimes(Strict):
@@ -347,9 +341,7 @@ def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
     """Return the constants that these kernels depend on, starting at the cluster's values clipped to BOUNDS; one that
     it lacks starts at its gemm_efficiency. Their uncertainty is that of any GPU.
     """
-    needed: dict[str, None] = {}
-    for row in rows:
-        needed |= dict.fromkeys(needs(row.what))
+    needed = {name for row in rows for name in needs(row.what)}
     stated = constants(kernels)
     start = {name: float(np.asarray(stated.get(name, stated["gemm_efficiency"]))) for name in needed}
     return tuple(
