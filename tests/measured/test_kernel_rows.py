@@ -172,10 +172,10 @@ def test_large_products_reach_what_the_best_published_ones_do(name: str) -> None
 
 def test_every_prior_says_what_it_rests_on() -> None:
     gb300 = priors(load_cluster("gb300-nvl72"))
-    assert gb300["attention_efficiency"].basis.endswith("kernels (cudnn-fe)")
-    assert gb300["gemm_efficiency"].basis == "kernels of blackwell GPUs"
-    assert priors(load_cluster("v100-16gb"))["gemm_efficiency"].basis == "kernels of other generations"
-    assert gb300["launch_s"].basis == "assumed of any GPU"
+    assert gb300["attention_efficiency"].source.endswith("kernels (cudnn-fe)")
+    assert gb300["gemm_efficiency"].source == "kernels of blackwell GPUs"
+    assert priors(load_cluster("v100-16gb"))["gemm_efficiency"].source == "kernels of other generations"
+    assert gb300["launch_s"].source == "assumed of any GPU"
 
 
 fitted, seconds, spread, LAUNCH_S = PRIORS.fitted, PRIORS.seconds, PRIORS.spread, PRIORS.LAUNCH_S
