@@ -34,7 +34,7 @@ from symconfig.solve.space import (
     admitted,
     constants,
     divisors,
-    interleaved,
+    in_stages,
     lattice,
     peak_budget,
 )
@@ -237,7 +237,8 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
         plain = admitted(request, piece.candidates, pp, refused)
         if not plain.size:
             continue
-        several = interleaved(request, piece.candidates, plain, pp, refused)
+        at_two = in_stages(request, piece.candidates.at(plain), pp).having(vpp=2)
+        several = accepted(request, at_two, refused, plain, request.limits.interleaved)
         fewest = max(request.limits.least_chunks if pp > 1 else 1, request.pins.ranges.get("vpp", (1,))[0])
         most = min(most_chunks(layers, pp, request.limits.layouts), fewest + MOST_CHUNKS - 1)
         if request.pins.layout is not None:

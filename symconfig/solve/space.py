@@ -231,18 +231,7 @@ def admitted(request: Request, candidates: ConfigurationSet, pp: int, refused: R
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     dp = request.gpus // inner
     alive = np.flatnonzero((request.gpus % inner == 0) & (dp >= low) & (dp <= high))
-    return accepted(request, _in_stages(request, candidates.at(alive), pp), refused, alive)
-
-
-def interleaved(
-    request: Request, candidates: ConfigurationSet, alive: NDArray[np.intp], pp: int, refused: Refused
-) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points can run with several chunks per stage at this pipeline degree.
-
-    Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
-    """
-    several = _in_stages(request, candidates.at(alive), pp).having(vpp=2)
-    return accepted(request, several, refused, alive, request.limits.interleaved)
+    return accepted(request, in_stages(request, candidates.at(alive), pp), refused, alive)
 
 
 def accepted(
@@ -269,7 +258,7 @@ def accepted(
     return alive
 
 
-def _in_stages(request: Request, candidates: ConfigurationSet, pp: int) -> ConfigurationSet:
+def in_stages(request: Request, candidates: ConfigurationSet, pp: int) -> ConfigurationSet:
     """Return the points at a pipeline degree: dp takes the GPUs that are left, the interleaving group is pp."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
     turns = request.global_batch // (dp * candidates.micro)
