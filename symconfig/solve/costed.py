@@ -88,18 +88,20 @@ def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
 
     known: its `sizes`, if the machine's constants are arrays with one value per copy; None: one point, from the cache.
     """
-    return detailed(prospect, table_of(prospect) if known is None else _table(_costs(prospect, known), prospect))
+    if known is None:
+        return detailed(prospect, table_of(prospect))
+    return detailed(prospect, _table(_costs(prospect, known), choices_of(prospect), prospect))
 
 
 def table_of(prospect: Prospect, where: Lattice | None = None) -> Table:
     """Return the cost table of a candidate's blocks at the points of `where`; None: at its own point.
 
-    The costs of its blocks are cached by the model's structure, scheme, lattice numbers, framework and machine.
+    Cached by the model's structure, scheme, lattice numbers, framework, machine and recompute choices.
     """
     request, where = prospect.request, where or sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
     key = structure(request.model), prospect.scheme, numbers, request.framework, prospect.machine.key
-    return _table(_costs_once(_Points(key, prospect, where)), prospect)
+    return _table_once(_Points(key, prospect, where), choices_of(prospect))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ class _Points:
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
     where: Lattice = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _table_once(points: _Points, choices: tuple[Choice, ...]) -> Table:
+    return _table(_costs_once(points), choices, points.prospect)
 
 
 @lru_cache(maxsize=512)
@@ -123,9 +130,8 @@ def _costs(prospect: Prospect, where: Lattice) -> tuple[BlockCost, ...]:
     return block_costs(of_kind, where, prospect.machine, request.framework)
 
 
-def _table(costs: tuple[BlockCost, ...], prospect: Prospect) -> Table:
-    """Return the table of these costs of a candidate's blocks under the recompute choices that it needs."""
-    choices = choices_of(prospect)
+def _table(costs: tuple[BlockCost, ...], choices: tuple[Choice, ...], prospect: Prospect) -> Table:
+    """Return the table of these costs of a candidate's blocks under recompute choices."""
     policies = resolve({cost.derived.name: cost.derived for cost in costs}, choices)
     return table(costs, choices, policies, prospect.machine, prospect.request.framework)
 
