@@ -235,12 +235,6 @@ def traced(prospect: Prospect) -> Symbolic:
     return Symbolic(tape, time, memory)
 
 
-def _objects(*terms: Any) -> Any:
-    objects = np.empty(len(terms), dtype=object)
-    objects[:] = terms
-    return objects
-
-
 def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> ConfigurationSet:
     """Return the candidate's columns with tp, cp, ep, etp, pp and micro-batch as symbols.
 
@@ -249,8 +243,9 @@ def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> ConfigurationSe
     p, every = prospect.configuration, prospect.columns()
     degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
     micro = tape.symbol("micro_batch", prospect.configuration.micro)
-    some = {name: _objects(degrees[name]) for name in ("tp", "cp", "ep", "etp")}
-    where = priced(known.request, every.having(some, micro=_objects(micro)), degrees["pp"])
+    some = {name: np.array([degrees[name]], dtype=object) for name in ("tp", "cp", "ep", "etp")}
+    some["micro"] = np.array([micro], dtype=object)
+    where = priced(known.request, every.having(some), degrees["pp"])
     tape.name(where.dp[0], "dp")
     tape.name(where.num_microbatches[0], "num_microbatches")
     return where
