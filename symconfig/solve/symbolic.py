@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from symconfig.cost.blocks import PASSES
-from symconfig.cost.lattice import LOAD, OF_STEP, Lattice
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Stages
 from symconfig.cost.table import Table, block_costs, resolve, table
@@ -21,32 +20,10 @@ from symconfig.graph.model import derived
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.costed import BUBBLE, EXCHANGE, STAGES, choices_of, costed, detailed, refined_time
-from symconfig.solve.formulas import Formulas, import_sympy
+from symconfig.solve.formulas import FRAMEWORK, MOVED, Formulas, From, described, import_sympy
 from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
-
-# Constants of a framework that become symbols; the others are choices or shares and stay numbers.
-FRAMEWORK = (
-    "step_overhead_s",
-    "microbatch_overhead_s",
-    "host_kernel_s",
-    "low_rate",
-    "attention_rate",
-    "adam_bytes",
-    "copied_bytes",
-)
-
-
-class From(StrEnum):
-    """Where a symbol's number comes from."""
-
-    JOB = "job"
-    DEGREES = "degrees"
-    MODEL = "model"
-    CLUSTER = "cluster"
-    FRAMEWORK = "framework"
-    SIMULATION = "simulation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +107,11 @@ class Symbolic:
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first.
-
-        The source is the part of `_MEANINGS` that lists it, else the cluster for a field of Machine, else the model;
-        without a meaning there its name in words stands for one.
-        """
+        """Return every symbol with its value, what it is (`described`) and its elasticity, the largest effect first."""
         slopes, every = self.derivatives(), []
         for name, line in self.formulas.symbols.items():
             value = self.tape.nodes[line].value
-            place = next((place for place, names in _MEANINGS.items() if name in names), From.MODEL)
-            if place is From.MODEL and name in Machine.__slots__:
-                place = From.CLUSTER
-            meaning = _MEANINGS.get(place, {}).get(name) or name.replace("_", " ")
-            unit = _UNITS.get(name) or next((shown for end, shown in _ENDS.items() if name.endswith(end)), "")
-            every.append(Known(name, value, unit, place, meaning, slopes.get(name, 0.0) * value / self.step_s))
+            every.append(Known(name, value, *described(name), slopes.get(name, 0.0) * value / self.step_s))
         return tuple(sorted(every, key=lambda one: (-abs(one.elasticity), one.name)))
 
     @property
@@ -316,77 +284,3 @@ def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str
     else:
         result[EXCHANGE] = tape.symbol("simulated_exchange_s", refined[EXCHANGE])
     return result
-
-
-_LEVELS = tuple(f"level{level}_{what}" for level in range(4) for what in ("bytes_per_s", "latency_s"))
-_ENDS = {"_bytes_per_s": "B/s", "_flops": "FLOP/s", "_bytes": "B", "_s": "s"}  # unit by the end of a name
-_UNITS = {
-    "gpus": "GPUs",
-    **dict.fromkeys(("global_batch_size", "micro_batch"), "sequences"),
-    **dict.fromkeys(("seq_length", "keys_full", "keys_window", "keys_chosen"), "tokens"),
-    "host_memory_bytes_per_gpu": "B",
-    **dict.fromkeys(("adam_bytes", "copied_bytes", "cast_bytes", "transpose_bytes", "quantised_bytes"), "B/element"),
-    **{f"level{level}_size": "GPUs" for level in range(4)},
-}
-# What each symbol is, by where its number comes from; of other symbols the name says it. Those of the model are not
-# listed.
-_MEANINGS: Mapping[From, Mapping[str, str]] = {
-    From.DEGREES: {
-        "tp": "ranks of tensor parallelism",
-        "pp": "pipeline stages; the layers of each stay as they are",
-        "cp": "ranks of context parallelism",
-        "ep": "ranks that the experts are spread over",
-        "etp": "ranks that an expert is split over",
-        "micro_batch": "sequences of a microbatch on one data rank",
-    },
-    From.JOB: {
-        "global_batch_size": "sequences of a step",
-        "seq_length": "tokens of a sequence",
-        "gpus": "GPUs of the run",
-        LOAD: "",
-        OF_STEP: "tokens of the rank that each layer waits for over the mean, at the plan's ep",
-    },
-    From.SIMULATION: {
-        "simulated_pipeline": "pipeline by the event simulation of the schedule, over the formula's",
-        "simulated_exchange": "exchange beside the pipeline by the simulation, over the formula's",
-        "simulated_exchange_s": "exchange beside the pipeline by the simulation",
-    },
-    From.CLUSTER: {
-        "peak_flops": "dense peak of most matrix products, of the slowest GPU",
-        "high_peak_flops": "dense peak in 16 bits, of the slowest GPU",
-        "efficiency": "of the peak, one full wave of tiles",
-        "low_efficiency": "of the peak in low precision, one full wave of tiles",
-        "k_half": "summed length at which a product reaches half of that",
-        "hbm_bytes_per_s": "memory bandwidth that kernels reach",
-        "launch_s": "floor of one kernel",
-        "attention_flops": "rate of attention forward",
-        "attention_backward_flops": "rate of attention backward",
-        "compute_units": "of a GPU, over which tiles are dealt out",
-        "host_bytes_per_s": "link to the host",
-        "launching": "of the launching thread, over an x86 server's",
-        **{f"level{level}_bytes_per_s": f"of a GPU at network level {level}, innermost 0" for level in range(4)},
-        **{f"level{level}_latency_s": f"of a message at network level {level}" for level in range(4)},
-        **{f"level{level}_size": f"in one domain of network level {level}" for level in range(4)},
-        **{f"level{level}_mesh": f"1: level {level} links pairs and has no switch" for level in range(4)},
-    },
-    From.FRAMEWORK: dict.fromkeys(FRAMEWORK, "")
-    | {
-        "low_rate": "of the framework's products in low precision, over those with one scale for a tensor",
-        "attention_rate": "of the framework's attention, over the newest kernels'",
-        "host_kernel_s": "of the host to launch an operator",
-        "adam_bytes": "moved by a step of Adam",
-        "step_overhead_s": "once a step: data, logging, Python",
-        "microbatch_overhead_s": "once a microbatch",
-    },
-}
-# Constants that can be changed independently: rates and times. The number of compute units, say, is tied to the peak.
-MOVED = frozenset(
-    (
-        *("peak_flops", "high_peak_flops", "efficiency", "low_efficiency", "k_half", "hbm_bytes_per_s", "launch_s"),
-        *("attention_flops", "attention_backward_flops", "host_bytes_per_s", "launching"),
-        *_LEVELS,
-        *FRAMEWORK,
-        "global_batch_size",
-        "seq_length",
-    )
-)
