@@ -1,4 +1,4 @@
-"""Precisions, packing, expert imbalance and attention kernels: what changes a plan besides its degrees."""
+"""Precisions, packing, expert imbalance, attention kernels and near batches: what changes a plan besides degrees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from symconfig.descriptor.job import Job, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import batch_nearby
 from symconfig.solve.search import search
+from tests.sample_models import sample_cluster
+from tests.solve.naive import job, tiny
 
 
 def plan(model: str = "llama3.1-8b", cluster: str = "h100", gpus: int = 16, batch: int = 64, **more: Any) -> Plan:
@@ -88,3 +91,24 @@ def test_context_parallelism_goes_with_flash_only(backend: str) -> None:
 def test_what_the_gpu_does_not_have_is_not_promised() -> None:
     with pytest.raises(InputError, match="not there for this GPU"):
         planned(cluster="v100-16gb", attention="flash")
+
+
+MODEL = tiny()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "dp", "better"),
+    [
+        (16, 100, 4, 96),  # 16 replicas, and 104 would have 8
+        (16, 98, 2, 96),
+        (16, 96, 16, None),  # as many as can be
+        (16, 100, 1, None),  # the plan has far fewer than it may
+        (16, 12, 4, None),  # 16 is no batch close by
+        (8, 63, 1, 64),
+    ],
+)
+def test_a_batch_close_by_that_more_replicas_share_is_named(gpus: int, batch: int, dp: int, better: int | None) -> None:
+    plan = search(MODEL, sample_cluster(), job(gpus, batch, pins={"dp": str(dp)}))
+    said, replicas = batch_nearby(plan), f"{dp} replica{'s' if dp > 1 else ''}"
+    shared = f"at most {replicas} of {gpus} GPUs, {better} by up to {gpus}. Try: --global-batch-size {better}"
+    assert said is None if better is None else said is not None and shared in said
