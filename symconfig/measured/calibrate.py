@@ -21,6 +21,7 @@ from symconfig.descriptor.cluster import SHARES, ClusterDescriptor, Kernels, Pre
 from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.strict import PositiveInt, Strict, validate
+from symconfig.format import grouped
 from symconfig.measured.fit import BETWEEN_SOURCES, Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged, timed_stage
 from symconfig.resources import data_dir
@@ -344,8 +345,7 @@ def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array
 
     result = []
     every = {item.row.model.name for _, item in judged}
-    for source in dict.fromkeys(source for source, _ in judged):
-        mine = [index for index, (name, _) in enumerate(judged) if name == source]
+    for source, mine in grouped((source, index) for index, (source, _) in enumerate(judged)).items():
         models = {judged[index][1].row.model.name for index in mine}
         without_model, without_source = fit.left_out_log_s
         result.append(

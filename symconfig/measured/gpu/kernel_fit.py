@@ -23,6 +23,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.strict import PositiveInt, Strict, validate
 from symconfig.errors import InputError
+from symconfig.format import grouped
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.dims import ONE, Monomial
@@ -252,8 +253,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
     kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure")
     families = []
-    for family in dict.fromkeys(row.what.family for row in rows):
-        mine = [index for index, row in enumerate(rows) if row.what.family == family]
+    for family, mine in grouped((row.what.family, index) for index, row in enumerate(rows)).items():
         off = [np.exp(log_s[mine] - measured[mine]) - 1 for log_s in (before, fitted.log_s)]
         errors = [(float(np.mean(np.abs(each))), float(each[np.argmax(np.abs(each))])) for each in off]
         families.append(FamilyErrors(family, len(mine), *errors[0], *errors[1]))
