@@ -18,7 +18,6 @@ from symconfig.measured.training_log import read_log
 from symconfig.units import GIB
 
 Timed = tuple[str, Judged]  # source and row
-RECOMPUTE = ("none", "selective", "full")
 MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
 
 
