@@ -122,8 +122,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.descriptor.load import load_cluster, load_model
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.log_row import Additions
-    from symconfig.measured.runs import RECOMPUTE, calibrations, in_folder, runs
+    from symconfig.measured.runs import calibrations, in_folder, runs
     from symconfig.report.calibration import calibration_blocks, calibration_data
+    from symconfig.solve.pins import RECOMPUTE
 
     problems = arguments.problems
     out = output(arguments, "out", YAML)
