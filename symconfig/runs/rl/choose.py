@@ -21,7 +21,7 @@ from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.layouts import Division, Question, divisions, layouts, preferred, undivided, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
-from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.phases import Layout
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
 from symconfig.solve.choice import TIE, complexity, unusual
@@ -344,7 +344,7 @@ def planned(layout: Layout) -> PlannedRl:
         at_once=generation.at_once,
         at_longest=layout.replica.at_once(rl, float(rl.longest)),
         tokens_per_gpu=rl.tokens_per_gpu or batch.micro * batch.seq_length // candidate.configuration.cp,
-        away=AWAY[layout.away],
+        away=layout.away,
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
         interval=_interval(layout),

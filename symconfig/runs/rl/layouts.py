@@ -20,9 +20,9 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedReward, surprised
 from symconfig.render.learning import Learns
 from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
-from symconfig.runs.rl.phases import AWAY, GAPS, Away, Layout, Phase
+from symconfig.runs.rl.phases import GAPS, Layout, Phase
 from symconfig.runs.rl.reward import rewards
-from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.trained import STATES, WEIGHTS, Trained
 from symconfig.solve.interval import surprise
 
 # Assumed: of a generation, by which a replica of more GPUs must be ahead, since what tensor parallelism costs a step of
@@ -35,7 +35,7 @@ _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 # Of a generation: shares that differ by less are alike, since measured decoding is within 6 % of the prediction.
 _ALIKE = 0.05
 # The optimizer's state is larger than the weights and wanted less: weights do not go without it.
-_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
+_WEIGHED_AWAY: tuple[tuple[str, ...], ...] = ((), (STATES,), (WEIGHTS, STATES))
 
 
 ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
@@ -68,8 +68,9 @@ class Question:
         return surprise(self.model, self.cluster, self.job.limits.memory_risk)
 
     def is_sure(self, layout: Layout) -> bool:
-        """Return whether a layout meets the job's risk of running out of memory."""
-        return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+        """Return whether a layout's phases on training GPUs meet the job's risk of running out of memory."""
+        memory = self.cluster.gpu.memory_bytes.value
+        return all(surprised(phase.holds, self._ratio) <= memory for phase in layout.on_trained)
 
     def has_room(self, phases: Iterable[Phase]) -> bool:
         """Return whether all phases fit into the usable bytes and meet the job's risk of running out of memory."""
@@ -183,7 +184,7 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         critic=critic,
         replica=Replica(engines[0], 0.0),
         replicas=1,
-        away=Away.NOTHING,
+        away=(),
         reference=learns.reference,
         alone=alone,
         rewards=rewarding,
@@ -194,7 +195,7 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         read_alike=learns.critic == "apart",
     )
     every = []
-    for way in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
+    for way in ((),) if alone else (way for way in _WEIGHED_AWAY if way in learns.away):
         own = with_reads(question, replace(start, away=way))  # the same micro-batches for all engines
         for each in engines:
             empty = Replica(each, 0.0, rl.rollout.static_share)

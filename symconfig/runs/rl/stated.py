@@ -32,7 +32,7 @@ from symconfig.runs.rl.logits import (
     LogitBytes,
     of_loss,
 )
-from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.phases import Layout
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
@@ -149,7 +149,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         critic=critic,
         replica=replica,
         replicas=served // engine.gpus,
-        away=next(away for away, parts in AWAY.items() if set(parts) == set(step.away)),
+        away=step.away,
         alone=alone,
         generation=generation,
         read=step.read,
