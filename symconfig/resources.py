@@ -267,9 +267,7 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
 
 
 def _new_folder(out: Path, files: Sequence[tuple[str, bytes, int]]) -> None:
-    """Write the files into a new folder beside `out` and rename it to `out`; if anything fails, delete
-    it and re-raise.
-    """
+    """Write the files into a new folder beside `out`, and rename it to `out`; if that fails, delete it and re-raise."""
     fresh = out.with_name(_random())
     fresh.mkdir()
     try:

@@ -95,9 +95,8 @@ def audit(
 
 
 def compare(audit: Audit, log: str | Path) -> Comparison:
-    """Return the log of a running job compared with what an audit of its configuration predicts.
-
-    Raises InputError if the log cannot be read or is of another job, or if nothing is predicted.
+    """Return the log of a running job compared with what an audit of its configuration predicts. Raises InputError if
+    the log cannot be read or is of another job, or if nothing is predicted.
     """
     from symconfig.measured.comparison import compare as compared
     from symconfig.measured.training_log import read_log

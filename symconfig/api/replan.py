@@ -26,16 +26,13 @@ from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint.read import read
 from symconfig.runs.replan.diff import Diff, revised
 from symconfig.runs.replan.diff import diff as compared
-from symconfig.runs.replan.fallback import Fallback
-from symconfig.runs.replan.fallback import fallback as solve
-from symconfig.runs.replan.replanned import Replan, Wishes, replanned
+from symconfig.runs.replan.replanned import Fallback, Replan, Wishes, fallback, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
     from symconfig.render.files import Files
-    from symconfig.runs.whatif.change import Case
-    from symconfig.runs.whatif.whatif import WhatIf
+    from symconfig.runs.whatif import Case, WhatIf
 
 MOST_STEPS = 10**9
 FALLBACK = "fallback.json"
@@ -177,8 +174,8 @@ def whatif(
     texts `NAME=LOW..HIGH`, each varied by itself. progress: called with the number of searches done. Raises InputError
     with all problems.
     """
-    from symconfig.runs.whatif.whatif import varied
-    from symconfig.runs.whatif.whatif import whatif as run
+    from symconfig.runs.whatif import varied
+    from symconfig.runs.whatif import whatif as run
 
     one = loaded(plan)
     return run(one, varied(one, vary), progress)
@@ -191,10 +188,10 @@ def whatif_changes(
     progress: Callable[[str, float], None] | None = None,
 ) -> tuple[Case, ...]:
     """Return a Case for each change of the job: the plan with the old choices kept, and a new plan. changes: mappings
-    of fields of the job, `model`, `cluster`, `experts`, or fields of the model to values, used as text. Raises
-    InputError if there are none, or with all problems.
+    of fields of the job, also `model` and `cluster`, to values, used as text. Raises InputError if there are none, or
+    with all problems.
     """
-    from symconfig.runs.whatif.change import through_changes
+    from symconfig.runs.whatif import through_changes
 
     if not changes:
         raise InputError("this argument is empty", field="changes", hint="global_batch_size=32")
@@ -242,7 +239,7 @@ def replan_lost_nodes(
     """
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)
-    return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
+    return FallbackResult(fallback(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:

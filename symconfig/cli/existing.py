@@ -51,20 +51,17 @@ if TYPE_CHECKING:
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Audit each source, print the answers and write the files asked for (--sarif, --best, --html); return the exit
-    code.
-
-    0: nothing known prevents a run; 1: one cannot run (with --strict: or has a finding, an unread place or a part that
-    is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after all
-    other sources were printed, if one could not be read or an option is wrong.
+    code. 0: nothing known prevents a run; 1: one cannot run (with --strict: or has a finding, an unread place or a part
+    that is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after
+    all other sources were printed, if one could not be read or an option is wrong.
     """
     from symconfig.api.existing import audit_page, compare
     from symconfig.api.planning import Problems
 
     problems, failed = arguments.problems, Problems()
     if len(arguments.source) > 1:
-        refuse(
-            arguments, ("json", "html", "log", "best"), "is for one at a time", got=f"{len(arguments.source)} places"
-        )
+        alone = ("json", "html", "log", "best")
+        refuse(arguments, alone, "is for one at a time", got=f"{len(arguments.source)} places")
     # The files to write, by their kind; problems of their paths are reported before the work.
     paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:
@@ -132,15 +129,8 @@ def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any
     --set variables are added to `problems` and become None.
     """
     names = (
-        "gpus",
-        "model",
-        "seq_length",
-        "megatron_version",
-        "vocab_size",
-        "prompt_length",
-        "response_length",
-        "root",
-    )
+        "gpus", "model", "seq_length", "megatron_version", "vocab_size", "prompt_length", "response_length", "root",
+    )  # fmt: skip
     margin = arguments.memory_margin
     return {
         **{name: getattr(arguments, name) for name in names if hasattr(arguments, name)},
@@ -170,11 +160,9 @@ def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> No
 
 def run_adapt(arguments: argparse.Namespace) -> int:
     """Print the diff (or JSON), and with --in-place write the files if the whole plan is in them and their audit finds
-    no error, or if --partial is given; return the exit code.
-
-    0: the whole plan is (or would be) in the files and their audit finds no error; 1: something is left to do by hand,
-    or an error. The report goes to standard error. Raises InputError, also for --partial without --in-place and for
-    writing a line of options.
+    no error, or if --partial is given; return the exit code. 0: the whole plan is (or would be) in the files and their
+    audit finds no error; 1: something is left to do by hand, or an error. The report goes to standard error. Raises
+    InputError, also for --partial without --in-place and for writing a line of options.
     """
     from symconfig.api import existing
 
@@ -185,13 +173,8 @@ def run_adapt(arguments: argparse.Namespace) -> int:
         raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
         raise InputError("applies to writing alone", field="--partial", need="--in-place")
-    outcome = existing.adapt(
-        arguments.source,
-        plan,
-        variables=given,
-        arguments=tuple(arguments.extra),
-        root=arguments.root,
-    )
+    more = {"variables": given, "arguments": tuple(arguments.extra), "root": arguments.root}
+    outcome = existing.adapt(arguments.source, plan, **more)
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:
         from symconfig.existing.adapt.files import write
@@ -255,7 +238,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
             job.document,
             model_base=job.model_base,
             cluster_base=job.cluster_base,
-            problems=(*arguments.problems.all, *job.problems),
+            problems=arguments.problems.all,
         )
         named = job.document.data.get("cluster")
         result = of_all(price, named, fits_on=arguments.fits_on)

@@ -53,8 +53,7 @@ def run_whatif(arguments: argparse.Namespace) -> int:
     changed job has no plan, else 0). Raises InputError, also unless exactly one of the two is given.
     """
     from symconfig.report import whatif as report
-    from symconfig.runs.whatif.change import parsed, through_changes
-    from symconfig.runs.whatif.whatif import varied, whatif
+    from symconfig.runs.whatif import parsed, through_changes, varied, whatif
 
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))

@@ -38,10 +38,10 @@ def run_replan(arguments: argparse.Namespace) -> int:
     if arguments.lose_nodes is not None:
         return _on_fewer_nodes(arguments)
     problems = arguments.problems
-    job = request(arguments)
     files = problems.collect(lambda: wanted(arguments))
     output(arguments, "html", PAGE)
     folder(arguments)
+    job = request(arguments)
     with working() as progress:
         result = replan(
             arguments.plan,
@@ -53,7 +53,7 @@ def run_replan(arguments: argparse.Namespace) -> int:
             accept_edits=arguments.accept_edits,
             top=arguments.top or 1,
             changes=job.changes,
-            problems=(*problems.all, *job.problems),
+            problems=problems.all,
             progress=progress,
         )
     shown = replan_blocks(result.found)
@@ -69,7 +69,7 @@ def _on_fewer_nodes(arguments: argparse.Namespace) -> int:
     from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH
     from symconfig.report.checkpoint import blocks, to_dict
-    from symconfig.runs.replan.fallback import fallback
+    from symconfig.runs.replan.replanned import fallback
 
     problems = arguments.problems
     lost = problems.read(_range, arguments.lose_nodes)
@@ -112,7 +112,6 @@ def run_diff(arguments: argparse.Namespace) -> int:
 
 def run_checkpoint(arguments: argparse.Namespace) -> int:
     """Print what a checkpoint holds and, with --plan, whether that plan can load it; return 1 if it cannot, else 0.
-
     --old names the plan that wrote the checkpoint. Raises InputError, also for an incomplete checkpoint and for --old
     without --plan.
     """

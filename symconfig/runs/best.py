@@ -103,10 +103,8 @@ def solved(
     writes: bool = True,
 ) -> Plan:
     """Return the plan of one search, without phases around it, with up to `top` candidates. Job fields that are not set
-    have the values that the target assumes.
-
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits, or (unless `writes` is False)
-    the target cannot express the best plan.
+    have the values that the target assumes. Raises InputError for a job that can never run, and InfeasibleError if
+    nothing fits, or (unless `writes` is False) the target cannot express the best plan.
     """
     from symconfig.solve.search import search  # needs NumPy
 

@@ -166,9 +166,8 @@ _TYPES: Mapping[str, type] = {"string": str, "integer": int, "array": list, "obj
 
 def _wrong(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[Problem]:
     """Yield a problem for each value of another type than its JSON schema has, and for fields unknown or missing.
-    field: the dotted name of `value`; "" for all arguments.
-
-    Alternatives and references of a schema are left to the function that takes the value.
+    field: the dotted name of `value`; "" for all arguments. Alternatives and references of a schema are left to the
+    function that takes the value.
     """
     kind = schema.get("type", "")
     if kind in _TYPES and (isinstance(value, bool) or not isinstance(value, _TYPES[kind])):

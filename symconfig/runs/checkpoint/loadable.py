@@ -10,10 +10,11 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.errors import InputError, nearest
+from symconfig.format import picked
 from symconfig.frameworks.backend import Kind
 from symconfig.frameworks.known import BACKENDS, megatron_optimizer
 from symconfig.frameworks.megatron.releases import between
-from symconfig.plans.configuration import ZERO_STAGES, Configuration, ZeroStage
+from symconfig.plans.configuration import DEGREES, ZERO_STAGES, Configuration, ZeroStage
 from symconfig.plans.plan import Plan, Target
 from symconfig.runs.checkpoint.facts import closes, holding
 from symconfig.runs.checkpoint.folder import Checkpoint, Plain
@@ -37,10 +38,8 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
     and release that need further options.
     """
     usual = written(plan)
-    entry = table().formats[usual.format]
-    ways = (
-        entry.optimizer if plan.best.configuration.zero_stage > 0 else {}
-    )  # else nothing is shared out among replicas
+    # Without ZeRO nothing is shared out among replicas.
+    ways = table().formats[usual.format].optimizer if plan.best.configuration.zero_stage > 0 else {}
     release = plan.best.target.version
     return Saving(str(usual)), *(
         Saving(str(Kind(usual.format, name)), way.options, way.costs, way.source)
@@ -68,12 +67,9 @@ def named(name: str | None, plan: Plan) -> Kind:
         what = f"is no checkpoint of {target.backend} {target.version}"
         need = f"one of {', '.join(known)}"
         raise InputError(what, field="kind", got=repr(name), need=need, hint=nearest(name, known))
-    usual = (
-        megatron_optimizer(plan.best.configuration.zero_stage, target.version)
-        if table().formats[first].optimizer
-        else ""
-    )
-    return Kind(first, optimizer or usual)
+    if not optimizer and table().formats[first].optimizer:
+        optimizer = megatron_optimizer(plan.best.configuration.zero_stage, target.version)
+    return Kind(first, optimizer)
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
@@ -91,11 +87,10 @@ def kinds(plan: Plan) -> tuple[str, ...]:
 
 
 def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
-    """Return whether and how a run of `new` can load a checkpoint of `old`, by the rules of rules.yaml.
-
-    kind: the checkpoint's; None: the one that the old plan's files write. The worst verdict of all matching rules
-    counts (AS_IS without any); `how` is empty for NO. `otherwise` is the verdict without conversions, its steps only if
-    the verdict needs one. Raises InputError for a kind that the old plan's framework or release does not have.
+    """Return whether and how a run of `new` can load a checkpoint of `old`, by the rules of rules.yaml. kind: the
+    checkpoint's; None: the one that the old plan's files write. The worst verdict of all matching rules counts (AS_IS
+    without any); `how` is empty for NO. `otherwise` is the verdict without conversions, its steps only if the verdict
+    needs one. Raises InputError for a kind that the old plan's framework or release does not have.
     """
     checkpoint = named(kind, old)
     changed = holding(old, new)
@@ -167,7 +162,6 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
 
 ONE_BUCKET = 2**40  # elements: more than any buffer has
 KEPT = ("tp", "pp", "vpp", "ep", "etp")  # and the ZeRO stage: with these pins every rank reads what it wrote
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
@@ -212,10 +206,9 @@ def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
     """
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     if "<<old.pins>>" in words:
-        values = {name: getattr(old.best.configuration, name) for name in KEPT} | {
-            "zero": old.best.configuration.zero_stage
-        }
-        values |= {"layout": f"'{layout}'"} if (layout := old.best.configuration.pipeline_layout) else {}
+        c = old.best.configuration
+        values = {**picked(c, *KEPT), "zero": c.zero_stage}
+        values |= {"layout": f"'{c.pipeline_layout}'"} if c.pipeline_layout else {}
         words = words.replace("<<old.pins>>", " ".join(f"--pin {name}={value}" for name, value in values.items()))
     for degree in DEGREES:
         words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.configuration, degree)))

@@ -78,10 +78,8 @@ class Judgement:
 
 def carried(candidate: Candidate, plan: Plan) -> Setup:
     """Return the configuration of a candidate with the GPUs, batch, sequence length, framework, version and packing of
-    `plan`.
-
-    Precision is the candidate's if the job's is auto, else the plan's. dp becomes the GPUs over tp x pp x cp (rounded
-    down, at least 1); ep and etp become 1 without experts; unknown recompute modules and an unsupported
+    `plan`. Precision is the candidate's if the job's is auto, else the plan's. dp becomes the GPUs over tp x pp x cp
+    (rounded down, at least 1); ep and etp become 1 without experts; unknown recompute modules and an unsupported
     fp8_param_gather are dropped.
     """
     job = plan.job

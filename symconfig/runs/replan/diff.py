@@ -20,11 +20,10 @@ _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single 
 
 
 def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of the new job as plain data: those of `wishes`, the others as in the old job.
-
-    Mappings of pins, limits, training, lora and images are merged. released: old pins that are dropped unless wished
-    for. Defaults that followed from a replaced model, target or cluster are dropped, so that they are resolved again;
-    `gpus` becomes "auto" if the old job searched for the fewest.
+    """Return the fields of the new job as plain data: those of `wishes`, the others as in the old job. Mappings of
+    pins, limits, training, lora and images are merged. released: old pins that are dropped unless wished for. Defaults
+    that followed from a replaced model, target or cluster are dropped, so that they are resolved again; `gpus` becomes
+    "auto" if the old job searched for the fewest.
     """
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _resolved(old, wishes):
@@ -45,10 +44,8 @@ def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) 
 
 
 def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old training as plain data, so that derived values can be derived again.
-
-    With another model or task all derived values are left out; else all stay, and those wished for are no longer in
-    `derived`.
+    """Return the old training as plain data, so that derived values can be derived again. With another model or task
+    all derived values are left out; else all stay, and those wished for are no longer in `derived`.
     """
     data = old.job.training.model_dump(mode="json", exclude_none=True)
     derived, given = data.pop("derived"), wishes.get("training")

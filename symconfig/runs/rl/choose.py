@@ -39,11 +39,10 @@ Tried = tuple[Plan, Trained, list[Layout]]
 
 
 def answer(question: Question, top: int) -> Plan:
-    """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs.
-
-    The best plan is `_plainest`. Alternatives are candidates for the same job with the same memory risk class, the
-    shortest step first. Divisions of the GPUs for which nothing fits are skipped. Raises InputError if the job's GPUs
-    or lengths do not suit the section, the first InfeasibleError if no layout fits at all.
+    """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs. The best
+    plan is `_plainest`. Alternatives are candidates for the same job with the same memory risk class, the shortest step
+    first. Divisions of the GPUs for which nothing fits are skipped. Raises InputError if the job's GPUs or lengths do
+    not suit the section, the first InfeasibleError if no layout fits at all.
     """
     _check(question)
     tried: list[Tried] = []
@@ -247,10 +246,9 @@ def _critic(
     actor: Candidate,
     solved: dict[tuple[str, ...], Trained | InfeasibleError],
 ) -> Trained | InfeasibleError | None:
-    """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit.
-
-    job: the update's, with the memory margin that remains; fill: share of micro-batches' tokens that are real; gpus: of
-    the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
+    """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit. job:
+    the update's, with the memory margin that remains; fill: share of micro-batches' tokens that are real; gpus: of the
+    critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None

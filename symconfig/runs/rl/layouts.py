@@ -132,9 +132,8 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
 
 def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
     """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else each number of
-    `quarters` of `gpus`: (1, 2) for a quarter and a half.
-
-    These are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
+    `quarters` of `gpus`: (1, 2) for a quarter and a half. These are rounded down to whole nodes if `gpus` exceeds a
+    node (at least one node, else at least one GPU).
     """
     if stated is not None:
         return [stated]
@@ -159,11 +158,9 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
     """Yield the layouts around an actor: each engine with each kind of host offload that the target supports; whether
-    they fit is not checked.
-
-    critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no offload. Yields nothing
-    if the reward model has no room; an engine without room is skipped, and slow engines with several data-parallel
-    ranks (`_sure_of`).
+    they fit is not checked. critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no
+    offload. Yields nothing if the reward model has no room; an engine without room is skipped, and slow engines with
+    several data-parallel ranks (`_sure_of`).
     """
     rl, alone, learns = question.rl, on.rollout > 0, question.learns
     served = on.rollout or on.trained

@@ -258,7 +258,6 @@ class Layout:
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
         """Return `held` with the bytes of all that stays on a pool's GPUs in every phase; entries of 0 are dropped.
-
         Added are the model states of the pool's own models, on the actor's GPUs ("") the reference and reward model,
         and libraries; an engine that shares the GPUs, asleep or awake. but: parts of the actor not to be added, because
         `held` has them.

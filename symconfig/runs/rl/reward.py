@@ -64,11 +64,9 @@ def rewards(
     stated: PlannedReward,
 ) -> Rewards | None:
     """Return the reward model's step around an actor: by an engine, else by training workers; None if it has no room or
-    does not divide.
-
-    how: how the program runs it: "engine", or "shards" (FSDP) or else the actor's layout. gpu: the machine of an
-    engine's GPU. stated: its GPUs (0: the actor's), and its engine's tp and memory share, for which no room is checked,
-    if tp is not 0.
+    does not divide. how: how the program runs it: "engine", or "shards" (FSDP) or else the actor's layout. gpu: the
+    machine of an engine's GPU. stated: its GPUs (0: the actor's), and its engine's tp and memory share, for which no
+    room is checked, if tp is not 0.
     """
     gpus = stated.gpus
     if how.by == "engine":

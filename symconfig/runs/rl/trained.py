@@ -251,9 +251,7 @@ class Trained:
 
     @property
     def logit_count(self) -> float:
-        """Return the number of logits of a micro-batch per GPU of the last stage: tokens / cp x padded
-        vocabulary / tp.
-        """
+        """Return a micro-batch's number of logits per GPU of the last stage: tokens / cp x padded vocabulary / tp."""
         prospect, p = self.prospect, self.prospect.configuration
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
         return p.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
@@ -282,11 +280,10 @@ class Trained:
         return float(self.passing_by_stage(entropy).max())
 
     def passing_by_stage(self, entropy: bool = False) -> Array:
-        """Return the peak bytes of an update's forward and backward with its model states, `[pp]`.
-
-        On the last stage, the working memory is the maximum of the layers' and the loss's (logits, and gradients of the
-        head); all activations are held at that time. The planner's own loss is left out unless `logits.added`. entropy:
-        whether it is in the loss.
+        """Return the peak bytes of an update's forward and backward with its model states, `[pp]`. On the last stage,
+        the working memory is the maximum of the layers' and the loss's (logits, and gradients of the head); all
+        activations are held at that time. The planner's own loss is left out unless `logits.added`. entropy: whether it
+        is in the loss.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits

@@ -37,10 +37,8 @@ Step = tuple[Plan, Candidate, PlannedStep]  # a plan of an update, one of its ca
 
 def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     """Return the plan whose fine-tuning step is the shortest, with the steps of it and of up to `top` - 1 alternatives
-    in `tuned`.
-
-    Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak wins;
-    `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
+    in `tuned`. Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak
+    wins; `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
     """
     shortest = sorted(_steps(job, solve, target, top), key=lambda each: (each[2].step_s, _peak(each[2])))
     usable = shortest[0][0].usable_bytes
@@ -61,9 +59,8 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
 
 
 def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]:
-    """Return (plan of an update, candidate, its step) for the best candidates of an update, each layout once.
-
-    With preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
+    """Return (plan of an update, candidate, its step) for the best candidates of an update, each layout once. With
+    preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
     InfeasibleError if there is none at the first. top: as many candidates of each plan, at least WEIGHED.
     """
     steps: dict[str, Step] = {}
@@ -132,11 +129,9 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
 
 def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
     """Yield the phases of a step: forwards for the KL term and of the reference (only if the loss has them), then the
-    update.
-
-    With an adapter the reference is the model without it, unless the program copies the weights. resident: whether the
-    reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the policy's
-    activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
+    update. With an adapter the reference is the model without it, unless the program copies the weights. resident:
+    whether the reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the
+    policy's activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
     held = {part: trained.memory[part] for part in _STATES}

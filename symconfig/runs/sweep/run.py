@@ -230,11 +230,10 @@ class Swept:
 def sweep(
     points: Sequence[Point], out: Path, fresh: bool, progress: Callable[[Done], None], jobs: int | None = None
 ) -> Swept:
-    """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows.
-
-    On Ctrl-C it stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are
-    planned again. fresh: the journal is emptied first. jobs: worker processes; None: one per core. progress: called
-    after each new row. Raises InputError if an output cannot be written, FailedError if no worker process starts.
+    """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows. On Ctrl-C it
+    stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are planned again.
+    fresh: the journal is emptied first. jobs: worker processes; None: one per core. progress: called after each new
+    row. Raises InputError if an output cannot be written, FailedError if no worker process starts.
     """
     check(out)
     path = journal_of(out)
