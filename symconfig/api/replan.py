@@ -164,12 +164,7 @@ def _check(at_step: int | None, schedule: str) -> None:
         raise InputError("wrong value", field="schedule", got=repr(schedule), need="keep or as-is")
 
 
-def whatif(
-    plan: AnyPlan,
-    vary: Sequence[str],
-    *,
-    progress: Callable[[int], None] = lambda done: None,
-) -> WhatIf:
+def whatif(plan: AnyPlan, vary: Sequence[str], *, progress: Callable[[int], None] = lambda done: None) -> WhatIf:
     """Return over which ranges of values which plan is the best. plan: a result of `plan`, a file or its folder. vary:
     texts `NAME=LOW..HIGH`, each varied by itself. progress: called with the number of searches done. Raises InputError
     with all problems.
@@ -182,10 +177,7 @@ def whatif(
 
 
 def whatif_changes(
-    plan: AnyPlan,
-    changes: Sequence[Mapping[str, Any]],
-    *,
-    progress: Callable[[str, float], None] | None = None,
+    plan: AnyPlan, changes: Sequence[Mapping[str, Any]], *, progress: Callable[[str, float], None] | None = None
 ) -> tuple[Case, ...]:
     """Return a Case for each change of the job: the plan with the old choices kept, and a new plan. changes: mappings
     of fields of the job, also `model` and `cluster`, to values, used as text. Raises InputError if there are none, or

@@ -9,19 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import (
-    HTML,
-    JOB_FILE,
-    PLAN,
-    Command,
-    flag,
-    job,
-    job_options,
-    option,
-    script,
-    some,
-    variables,
-)
+from symconfig.cli.options import HTML, JOB_FILE, PLAN, Command, flag, job, job_options, option, script, some, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
@@ -289,10 +277,7 @@ COMMANDS = (
     Command(
         name="adapt",
         does="put a plan's values into an existing launch script or config",
-        examples=(
-            "symconfig adapt train.sh --plan out",
-            "symconfig adapt train.sh --plan out --in-place",
-        ),
+        examples=("symconfig adapt train.sh --plan out", "symconfig adapt train.sh --plan out --in-place"),
         rows=lambda: (
             option(
                 "source",

@@ -97,10 +97,7 @@ COMMANDS = (
     Command(
         name="explain",
         does="why a plan is the first, where its time and memory go, how every tensor is split; its schedule",
-        examples=(
-            "symconfig explain out",
-            "symconfig explain out --timeline",
-        ),
+        examples=("symconfig explain out", "symconfig explain out --timeline"),
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
             flag("--all", "also each operator and tensor, each formula and symbol"),

@@ -153,9 +153,7 @@ def repeated(name: str, metavar: str, help: str, **more: Any) -> Row:
 
 
 CHANGES = repeated(
-    "--set",
-    "FIELD=VALUE",
-    "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
+    "--set", "FIELD=VALUE", "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 )
 JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override it", nargs="?")
 HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")

@@ -8,19 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from symconfig.cli.options import PLAN, Command, answer_rows, flag, job, job_options, option, wanted
-from symconfig.cli.shared import (
-    PAGE,
-    answer,
-    folder,
-    note,
-    output,
-    plan_of,
-    refuse,
-    replaced,
-    show,
-    within,
-    working,
-)
+from symconfig.cli.shared import PAGE, answer, folder, note, output, plan_of, refuse, replaced, show, within, working
 from symconfig.errors import InputError, Problem
 
 # Options that say how one run goes on as another.
@@ -142,10 +130,7 @@ COMMANDS = (
     Command(
         name="replan",
         does="solve a plan's inputs again: what changes and why, and whether its checkpoint still loads",
-        examples=(
-            "symconfig replan out --gpus 32",
-            "symconfig replan out --lose-nodes 1..2 --out smaller",
-        ),
+        examples=("symconfig replan out --gpus 32", "symconfig replan out --lose-nodes 1..2 --out smaller"),
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
             flag("--accept-edits", "solve a plan whose inputs were edited in the file as they are"),
@@ -189,10 +174,7 @@ COMMANDS = (
     Command(
         name="checkpoint",
         does="what kind of checkpoint a folder holds, and whether a plan's run can go on from it",
-        examples=(
-            "symconfig checkpoint checkpoints",
-            "symconfig checkpoint checkpoints --plan out",
-        ),
+        examples=("symconfig checkpoint checkpoints", "symconfig checkpoint checkpoints --plan out"),
         rows=lambda: (
             option("folder", "DIR", "of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled"),
             option("--plan", "NEW.json", "the plan of the run that shall load it, or its folder"),

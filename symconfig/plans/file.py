@@ -25,17 +25,7 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
 from symconfig.plans.configuration import PLACES, SECTIONS, flat
 from symconfig.plans.history import History
-from symconfig.plans.plan import (
-    INPUTS,
-    SCHEMA,
-    SOMETIMES,
-    Candidate,
-    OtherPlans,
-    Plan,
-    Search,
-    digest,
-    signed,
-)
+from symconfig.plans.plan import INPUTS, SCHEMA, SOMETIMES, Candidate, OtherPlans, Plan, Search, digest, signed
 from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 

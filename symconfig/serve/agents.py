@@ -153,10 +153,7 @@ TOOLS: Mapping[str, Tool] = {
         _replan,
     ),
     "list": Tool(
-        "List the names of the zoo's models or clusters.",
-        {"kind": {"enum": ["models", "clusters"]}},
-        ("kind",),
-        _list,
+        "List the names of the zoo's models or clusters.", {"kind": {"enum": ["models", "clusters"]}}, ("kind",), _list
     ),
 }
 
