@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from symconfig.api.files import Wanted, files, put
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
@@ -91,7 +91,11 @@ def replan(
     file = Path(plan) if isinstance(plan, str | Path) else None
     changed = edited(file) if file is not None and old is not None and accept_edits else ()
     gathered.collect(lambda: check_top(top))
-    gathered.collect(lambda: _check(at_step, schedule))
+    if at_step is not None and not 0 <= at_step <= MOST_STEPS:
+        gathered.add(Problem("out of range", field="at_step", got=str(at_step), need="a step from 0"))
+    if schedule not in get_args(Mode):
+        need = " or ".join(get_args(Mode))
+        gathered.add(Problem("wrong value", field="schedule", got=repr(schedule), need=need))
     saved = gathered.read(read, None if checkpoint is None else Path(checkpoint))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
@@ -154,14 +158,6 @@ def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: 
         return load_cluster(joined(str(name), changes))
     cluster = given or old.cluster
     return with_changes(cluster, changes) if changes else cluster
-
-
-def _check(at_step: int | None, schedule: str) -> None:
-    """Raise InputError for a step out of range or an unknown schedule mode."""
-    if at_step is not None and not 0 <= at_step <= MOST_STEPS:
-        raise InputError("out of range", field="at_step", got=str(at_step), need="a step from 0")
-    if schedule not in ("keep", "as-is"):
-        raise InputError("wrong value", field="schedule", got=repr(schedule), need="keep or as-is")
 
 
 def whatif(plan: AnyPlan, vary: Sequence[str], *, progress: Callable[[int], None] = lambda done: None) -> WhatIf:

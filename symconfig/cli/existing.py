@@ -214,7 +214,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     clusters; return 1 if it does not fit or the framework refuses it, else 0. Raises InputError, also for a job's
     options with --script, and for a script's without.
     """
-    from symconfig.api.estimate import of_all, of_job, of_script
+    from symconfig.api.existing import of_all, of_job, of_script
     from symconfig.cli.job import request
     from symconfig.descriptor.load import load_cluster
 

@@ -6,7 +6,6 @@ of a run; train.py of DeepSpeed's files numbers its steps anew, so that all of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -120,9 +119,6 @@ class History:
         """Return the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`. `no step` if it is
         empty.
         """
-        return " and ".join(self._sentences()) or "no step"
-
-    def _sentences(self) -> Iterator[str]:
-        lengths = {each.seq_length for each in self.segments}
-        for each in self.segments:
-            yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)
+        alike = len({each.seq_length for each in self.segments}) == 1
+        words = (str(each) if alike else f"{each} of {count(each.seq_length)} tokens" for each in self.segments)
+        return " and ".join(words) or "no step"

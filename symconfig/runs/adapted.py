@@ -81,7 +81,10 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     InputError with all targets that select none, or MLPs beside experts.
     """
     known = adapter_targets(model.model_copy(update={"adapter": None}))
-    fuses = BACKENDS[_backend(model, job)].fuses(model)
+    backend: str = job.backend
+    if "backend" not in job.model_fields_set:  # then the one that its target assumes
+        backend = target_of(model, job).assumes.get("backend", backend)
+    fuses = BACKENDS[backend].fuses(model)
     named, problems = list[str](), list[Problem]()
     for target in lora.targets:
         try:
@@ -92,13 +95,6 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
         raise InputError(problems)
     chosen = set(named)
     return tuple(name for name in known if name in chosen)
-
-
-def _backend(model: ModelDescriptor, job: Job) -> str:
-    """Return the job's backend, or the one that its target assumes if the job leaves it open."""
-    if "backend" in job.model_fields_set:
-        return job.backend
-    return target_of(model, job).assumes.get("backend", job.backend)
 
 
 def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]) -> Iterable[str]:

@@ -123,6 +123,10 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 def _one(plan: Plan, word: str) -> Vary:
     """Return the range of one text `NAME=LOW..HIGH`, with an x at the end if NAME is a rate. Raises InputError with its
     first problem. seq_length cannot be varied with the job's `sequences`, nor any size with `rl`.
+
+    Rates have step 0 and now 1. Sizes are narrowed to multiples at which the plan's degrees can run, of which at least
+    two must remain: whole micro-batches on all replicas (and pipeline stages with vpp > 1), and sequences divisible by
+    128 and 2 x cp x tp.
     """
     name, _, text = (part.strip() for part in word.partition("="))
     section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
@@ -142,15 +146,7 @@ def _one(plan: Plan, word: str) -> Vary:
         right = 0 < low < high <= MOST and low % 1 == high % 1 == 0
     if match is None or not right or bool(match["times"]) is not factor:
         raise InputError("is no range", field=FIELD, got=word, need=need)
-    return _of(plan, name, low, high)
-
-
-def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
-    """Return a range. Rates have step 0 and now 1; sizes are narrowed to multiples at which the plan's degrees can run.
-    These are whole micro-batches on all replicas (and pipeline stages with vpp > 1), and sequences divisible by 128 and
-    2 x cp x tp. Raises InputError if fewer than two multiples remain.
-    """
-    if name in RATES:
+    if factor:
         return Vary(name, low, high, 0, 1.0)
     c = plan.best.configuration
     if name == "global_batch_size":

@@ -160,6 +160,7 @@ _CONSTANTS: dict[str, Plain] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False
 _MEMO = frozenset({"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"})
 _FETCH = frozenset({"BINGET", "LONG_BINGET", "GET"})
 _SILENT = frozenset({"PROTO", "FRAME"})
+_PLAIN = ("UNICODE", "INT", "LONG", "FLOAT")  # words in the names of those with a plain argument
 
 
 def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
@@ -194,10 +195,11 @@ class _Other:
 
 
 def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
-    """Yield the plain value of each instruction, or an _Other; memo fetches give the stored value, memo stores give
-    nothing. most: instructions read; None: all. Ends silently at invalid data.
+    """Yield the plain value of each instruction: a constant, text, float or integer, the stored value for a memo fetch;
+    an _Other for others and integers of 64 bits or more, nothing for memo stores. most: instructions read; None: all.
+    Ends silently at invalid data.
     """
-    memo: dict[int, Plain | _Other] = {}
+    memo: dict[object, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of escapes in the pickle's names
@@ -207,23 +209,16 @@ def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
                 if opcode.name in _MEMO:
                     memo[int(argument) if isinstance(argument, int) else len(memo)] = last
                     continue
-                last = _value(opcode.name, argument, memo)
+                fits = isinstance(argument, str | float) or (isinstance(argument, int) and argument.bit_length() < 64)
+                if opcode.name in _CONSTANTS:
+                    last = _CONSTANTS[opcode.name]
+                elif opcode.name in _FETCH:
+                    last = memo.get(argument, _Other())
+                else:
+                    last = argument if fits and any(word in opcode.name for word in _PLAIN) else _Other()
                 yield last
     except (ValueError, IndexError, struct.error):  # cut off, or no pickle
         return
-
-
-def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Plain | _Other:
-    """Return an instruction's plain value (constant, text, float, int, or the memo's for a fetch); an _Other for others
-    and integers of 64 bits or more.
-    """
-    if opcode in _CONSTANTS:
-        return _CONSTANTS[opcode]
-    if opcode in _FETCH:
-        return memo.get(argument, _Other())
-    plain = any(word in opcode for word in ("UNICODE", "INT", "LONG", "FLOAT"))
-    fits = isinstance(argument, str | float) or (isinstance(argument, int) and argument.bit_length() < 64)
-    return argument if plain and fits else _Other()
 
 
 def archived(file: Path, last: Collection[str] = (), *, start: int = 0, length: int | None = None) -> dict[str, Plain]:

@@ -6,11 +6,11 @@ Names as in runtime/engine.py (_get_zero_ckpt_prefix, _get_ckpt_name) and checkp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint.folder import Checkpoint, Plain, archived, demand, numbers, shown, size_bytes
+from symconfig.runs.checkpoint.folder import Checkpoint, archived, demand, numbers, shown, size_bytes
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
 # mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.
@@ -52,9 +52,11 @@ def read_root(root: Path) -> Checkpoint:
 
 def read_tag(data: Path, folder: Path) -> Checkpoint:
     """Return the checkpoint of kind "deepspeed", or "universal" with a folder zero/, whose files lie in `data`.
+
     `folder` is only recorded. since and until are the ds_version in the first file, degrees those in it or else of the
-    file names. Raises InputError without model states, for empty or truncated .pt files, missing ranks, or an
-    unfinished conversion.
+    file names. iteration: train.py's own `step` if the file has step and sequences, else the engine's global_steps
+    (which also count batches of other sizes, from earlier runs), else the number at the end of the folder's name.
+    Raises InputError without model states, for empty or truncated .pt files, missing ranks, an unfinished conversion.
     """
     names = sorted(path.name for path in data.iterdir())
     universal = (data / UNIVERSAL).is_dir()
@@ -65,12 +67,14 @@ def read_tag(data: Path, folder: Path) -> Checkpoint:
     demand(data, [data / name for name in names if name.endswith(".pt")])
     says = archived(data / states[0], CLIENT)
     wrote = version if isinstance(version := says.get("ds_version"), str) else None
+    own, steps = numbers(says, {name: name for name in CLIENT}), says.get("global_steps")
+    named = int(match[1]) if (match := NUMBER.search(data.name)) else None
     checkpoint = Checkpoint(
         kind="universal" if universal else "deepspeed",
         folder=folder,
         data=data,
         size_bytes=size_bytes(data),
-        iteration=_iteration(says, data),
+        iteration=own["step"] if len(own) == 2 else steps if isinstance(steps, int) else named,
         since=wrote,
         until=wrote,
         degrees=numbers(says, DEGREES) or _degrees(names),
@@ -84,18 +88,6 @@ def read_tag(data: Path, folder: Path) -> Checkpoint:
     else:
         _whole(data, names, checkpoint, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
     return checkpoint
-
-
-def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
-    """Return train.py's own `step` if the checkpoint has step and sequences, else the engine's global_steps. Else the
-    number at the end of the folder's name; None without any. The engine's steps also count batches of other sizes, from
-    earlier runs.
-    """
-    own = numbers(says, {"step": "step", "sequences": "sequences"})
-    steps, match = says.get("global_steps"), NUMBER.search(data.name)
-    if len(own) == 2:
-        return own["step"]
-    return steps if isinstance(steps, int) else int(match[1]) if match else None
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:

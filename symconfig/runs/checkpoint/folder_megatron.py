@@ -119,8 +119,12 @@ def read_iteration(data: Path, folder: Path) -> Checkpoint:
     else:
         kind, says = _distributed(data)
         degrees = numbers(says, DEGREES)
-    stated = says.get("iteration")
-    since, until = _releases(kind, data)
+    stated, (name, _, optimizer) = says.get("iteration"), kind.partition(":")
+    entry = table().formats[name]
+    span = entry.optimizer.get(optimizer, entry)
+    since, until = span.since, span.until
+    if name == "torch_dist":  # the common state moved among the tensors
+        since, until = (since, until or OUTSIDE_UNTIL) if (data / "common.pt").is_file() else (INSIDE_SINCE, None)
     return Checkpoint(
         kind=kind,
         folder=folder,
@@ -132,18 +136,6 @@ def read_iteration(data: Path, folder: Path) -> Checkpoint:
         degrees=degrees,
         says={name: says[name] for name in STATED if name in says},
     )
-
-
-def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
-    """Return (first, last) release that writes this kind, `format` or `format:optimizer`; None for an open bound.
-    torch_dist with common.pt is at most OUTSIDE_UNTIL, without it from INSIDE_SINCE on.
-    """
-    name, _, optimizer = kind.partition(":")
-    entry = table().formats[name]
-    span = entry.optimizer.get(optimizer, entry)
-    if name == "torch_dist":
-        return (span.since, span.until or OUTSIDE_UNTIL) if (data / "common.pt").is_file() else (INSIDE_SINCE, None)
-    return span.since, span.until
 
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -131,8 +132,8 @@ def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
     except InputError as error:
         if wishes.step is not None or wishes.checkpoint is None:
             raise
-        at = {"file": str(wishes.checkpoint.folder), "field": None}
-        raise InputError([replace(each, what=f"its step {each.what}", **at) for each in error.problems]) from None
+        at = partial(replace, file=str(wishes.checkpoint.folder), field=None)
+        raise InputError([at(each, what=f"its step {each.what}") for each in error.problems]) from None
 
 
 def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:

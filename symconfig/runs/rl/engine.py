@@ -286,23 +286,17 @@ def _mixed(groups: int, count: int) -> list[int]:
 
 def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
     """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep at
-    most that.
+    most that, and MLA's latent is not divided by tp.
     """
     own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
     whole, windowed = own.count(False), own.count(True)
-    seen = whole * tokens + windowed * (
-        tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
-    )
-    result: Array = seen * ELEMENT_BYTES * _channels(model, tp)
-    return result
-
-
-def _channels(model: ModelDescriptor, tp: int) -> float:
-    """Return the elements that one layer caches of a token per GPU; MLA's latent is not divided by tp."""
+    inside = tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
+    seen = whole * tokens + windowed * inside
+    channels = max(1.0, model.num_key_value_heads / tp) * (model.head_dim + (model.v_head_dim or model.head_dim))
     if model.attention is Attention.MLA and model.latent is not None:
-        return float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
-    heads = max(1.0, model.num_key_value_heads / tp)
-    return heads * (model.head_dim + (model.v_head_dim or model.head_dim))
+        channels = float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
+    result: Array = seen * ELEMENT_BYTES * channels
+    return result
 
 
 @lru_cache(maxsize=64)

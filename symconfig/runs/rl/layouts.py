@@ -158,9 +158,11 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
     """Yield the layouts around an actor: each engine with each kind of host offload that the target supports; whether
-    they fit is not checked. critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no
-    offload. Yields nothing if the reward model has no room; an engine without room is skipped, and slow engines with
-    several data-parallel ranks (`_sure_of`).
+    they fit is not checked.
+
+    critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no offload. Nothing is
+    yielded if the reward model has no room. An engine without room is skipped, and so is one with several data-parallel
+    ranks unless its generation takes less than 80 % (1 - _UNSURE) of the fastest with one.
     """
     rl, alone, learns = question.rl, on.rollout > 0, question.learns
     served = on.rollout or on.trained
@@ -191,13 +193,16 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         reference_read=read,
         read_alike=learns.critic == "apart",
     )
-    every = []
+    made = []
     for way in ((),) if alone else (way for way in _WEIGHED_AWAY if way in learns.away):
         own = with_reads(question, replace(start, away=way))  # the same micro-batches for all engines
         for each in engines:
             empty = Replica(each, 0.0, rl.rollout.static_share)
-            every.append(_shared(question, replace(own, replica=empty, replicas=served // each.gpus)))
-    yield from _sure_of(filter(None, every))
+            made.append(_shared(question, replace(own, replica=empty, replicas=served // each.gpus)))
+    every = [each for each in made if each is not None]
+    plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
+    most = (1 - _UNSURE) * min(plain) if plain else inf
+    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
@@ -219,16 +224,6 @@ def unserved(question: Question, served: Collection[int]) -> Problem | None:
     return Problem("does not divide the GPUs that generate", field=f"rl.rollout.{list(stated)[-1]}", got=got, need=need)
 
 
-def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield the layouts whose engine has one data-parallel rank, and others only if their generation takes less than 80
-    % (1 - _UNSURE) of the fastest of these; all if there are none.
-    """
-    every = list(layouts)
-    plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
-    most = (1 - _UNSURE) * min(plain) if plain else inf
-    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
-
-
 def preferred(every: Sequence[Layout]) -> list[Layout]:
     """Return the layouts with the preferred one moved to the front; [] for none. every: by rising step time. Preferred
     is the first with the fewest GPUs per replica, of those whose step exceeds the shortest by at most _WIDER (10 %) of
@@ -242,13 +237,15 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
 
 
 def _shared(question: Question, empty: Layout) -> Layout | None:
-    """Return the layout with its engine at the stated memory share, or at the largest share whose generation is within
-    5 % (_ALIKE) of the fastest. None without room. empty: the layout at share 0, without generation.
+    """Return the layout with its engine at the stated memory share, or at the largest one, of twentieths from 0.9 down
+    that fit beside what stays on the GPU, whose generation is within 5 % (_ALIKE) of the fastest. None without room.
+    empty: the layout at share 0, without generation.
     """
-    stated = question.rl.rollout.memory_share
-    shares = [stated] if stated is not None else _shares(question, empty)
+    stated, most = question.rl.rollout.memory_share, round(_MOST_SHARE * _SHARES)
+    shares = [stated] if stated is not None else [step / _SHARES for step in range(most, 0, -1)]
+    room = question.room_bytes(empty) if stated is None else inf
     sized = (replace(empty.replica, share=share) for share in shares)
-    every = ((replica, question.generation(replica, empty.replicas)) for replica in sized)
+    every = ((replica, question.generation(replica, empty.replicas)) for replica in sized if replica.most_bytes <= room)
     able = [(replica, generation) for replica, generation in every if generation is not None]
     if not able:
         return None
@@ -263,7 +260,7 @@ def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
     it, ranks that make a replica of 1, 2 or 4 nodes.
     """
     rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
-    powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
+    powers = [2**power for power in range(node.bit_length())]
     several = (rollout.engine or "") in question.learns.ranks_of_data
     wide = [node * times for times in _NODES] if model.experts is not None and several else []
     for tp in [rollout.tp] if rollout.tp is not None else powers:
@@ -273,13 +270,6 @@ def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
             stated = rollout.tp is not None or model.num_attention_heads % tp == 0
             if stated and gpus % (tp * dp) == 0 and experts % (tp * dp) == 0:
                 yield tp, dp
-
-
-def _shares(question: Question, empty: Layout) -> Iterator[float]:
-    """Yield the engine's memory shares that fit beside what stays on the GPU, in descending steps of 1/20 from 0.9."""
-    room = question.room_bytes(empty)
-    shares = (step / _SHARES for step in range(round(_MOST_SHARE * _SHARES), 0, -1))
-    yield from (share for share in shares if replace(empty.replica, share=share).most_bytes <= room)
 
 
 def as_trained(question: Question, actor: Trained) -> Read:

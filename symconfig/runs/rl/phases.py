@@ -20,7 +20,7 @@ from symconfig.graph.model import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
 from symconfig.runs.rl.reward import Rewards
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import GRADIENTS, MODEL_STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
 BUCKET_BYTES = 2048.0 * MIB  # of weights on their way to the engine (verl: update_weights_bucket_megabytes)
@@ -63,7 +63,7 @@ def at_rest(each: Trained, away: tuple[str, ...]) -> dict[str, float]:
     """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read. away: parts in
     host memory; gradients are freed with the weights (verl, utils/megatron_utils.py), or by the framework."""
     gone = (*away, *((GRADIENTS,) if WEIGHTS in away or each.frees_gradients else ()))
-    return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
+    return {name: each.memory[name] for name in MODEL_STATES if name not in gone}
 
 
 REFERENCE, VALUES = "reference", "values"  # phases, beside READING
@@ -201,7 +201,7 @@ class Layout:
             held = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS]} | self._passing(reader)
             yield Phase(VALUES, seconds, self._resting(held, pool=pool), pool, reader.tokens_per_gpu)
             yield from self._updates(critic, steps, "critic's", pool)
-        yield from self._updates(actor, steps, "actor's", but=(WEIGHTS, GRADIENTS, STATES))
+        yield from self._updates(actor, steps, "actor's", but=MODEL_STATES)
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
         copied = (sum(each.memory[name] for name in self.away) / each.host_bytes_per_s for each in self.trained)
         if moved := 2 * sum(copied) + slept:
@@ -282,7 +282,7 @@ class Layout:
         temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of the model's parts.
         pool: the role whose GPUs it uses; but: parts of the actor that are in use, not to be added as resting.
         """
-        held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
+        held = {f"{name} {part}": each.memory[part] for part in MODEL_STATES}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
 
         def passing(model: Trained) -> float:

@@ -119,7 +119,7 @@ def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int)
     """
     tokens = np.array([max(float(rl.longest), _AT_ONCE)])
     for tp in (2**power for power in range(node.bit_length())):
-        if tp > node or gpus % tp or model.num_attention_heads % tp:
+        if gpus % tp or model.num_attention_heads % tp:
             continue
         engine = Engine(model, gpu, tp)
         needed = engine.weights_bytes + WORKING_BYTES + float(cached_bytes(model, tp, tokens)[0])

@@ -70,9 +70,6 @@ class Row:
     reason: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Row:
         """Return the row of plain data. Raises KeyError, TypeError or ValueError for anything else."""
@@ -308,7 +305,7 @@ def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]
 
         def add(row: Row) -> None:
             """Append the row as a line of JSON and fsync the file."""
-            stream.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            stream.write(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
 
