@@ -81,7 +81,7 @@ def _score(question: Question, tried: Tried) -> tuple[bool, float]:
     """
     _, actor, (layout, *_) = tried
     unsure, step_s = question.rank(layout)
-    trained = step_s if layout.alone else step_s - layout.generation.seconds
+    trained = step_s if layout.alone else step_s - layout.generation_s
     return unsure, step_s + trained * (float(premium(len(unusual(actor.prospect)))) - 1)
 
 
@@ -326,7 +326,7 @@ def planned(layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it: engine, phases, bytes, step and its interval. tokens_per_gpu is the
     job's, else the actor's micro-batch over cp.
     """
-    candidate, rl, generation = layout.actor.candidate, layout.rl, layout.generation
+    candidate, rl = layout.actor.candidate, layout.rl
     batch = layout.actor.as_written.configuration
     critic = layout.critic.candidate.configuration if layout.critic else None
     if critic is not None:  # plan.json has no batch of its own for it
@@ -339,14 +339,14 @@ def planned(layout: Layout) -> PlannedRl:
         reward=None if layout.rewards is None else layout.rewards.planned,
         rollout_gpus=served,
         memory_share=layout.replica.share,
-        at_once=generation.at_once,
+        at_once=layout.replica.at_once(rl),
         at_longest=layout.replica.at_once(rl, float(rl.longest)),
         tokens_per_gpu=rl.tokens_per_gpu or batch.micro * batch.seq_length // candidate.configuration.cp,
         away=layout.away,
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
         interval=_interval(layout),
-        generated_per_s_per_gpu=rl.generated * rl.response_length.mean / generation.seconds / served,
+        generated_per_s_per_gpu=rl.generated * rl.response_length.mean / layout.generation_s / served,
         phases=tuple(
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
             for phase in layout.phases
@@ -359,7 +359,7 @@ def _interval(layout: Layout) -> tuple[float, float]:
     """Return the 90 % interval of a layout's step in seconds. It scales training by the actor's interval, and
     generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs of its own the longer counts.
     """
-    predicted, generated_s = layout.actor.candidate.predicted, layout.generation.seconds
+    predicted, generated_s = layout.actor.candidate.predicted, layout.generation_s
     trained_s = layout.step_s if layout.alone else layout.step_s - generated_s
 
     def end(step_s: float, of_engine: float) -> float:

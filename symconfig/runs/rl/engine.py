@@ -225,17 +225,9 @@ class Replica:
         return self.engine.dp * max(1, min(rl.rollout.max_num_seqs, int(room)))
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """seconds: of a step's generation. at_once: sequences that a replica decodes at the same time, at most."""
-
-    seconds: float
-    at_once: int
-
-
-def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
-    """Return a step's generation on `replicas` replicas; None if the engine has no room for weights and the longest
-    sequence. Its seconds are those to prefill the prompts, each once, and to decode all responses; with a stated
+def generation_s(replica: Replica, rl: Rl, replicas: int) -> float | None:
+    """Return the seconds of a step's generation on `replicas` replicas; None if the engine has no room for weights and
+    the longest sequence. They are those to prefill the prompts, each once, and to decode all responses; with a stated
     `tokens_per_s_per_gpu` the response tokens over that rate.
     """
     at_once, engine = replica.at_once(rl), replica.engine
@@ -244,11 +236,10 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
     own = max(1, round(rl.generated / replicas))
     if rl.rollout.tokens_per_s_per_gpu is not None:
         generated = rl.generated * rl.response_length.mean
-        stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
-        return Generation(stated, at_once)
+        return generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
     prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean, rl.prompt_length.mean)
     steps, active, context = _passed(rl, own, min(at_once, own))
-    return Generation(prefill + float((steps * engine.decode_s(active, context)).sum()), at_once)
+    return prefill + float((steps * engine.decode_s(active, context)).sum())
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedReward, surprised
 from symconfig.render.learning import Learns
-from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
+from symconfig.runs.rl.engine import Engine, Replica, generation_s
 from symconfig.runs.rl.phases import GAPS, Layout, Phase
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import STATES, WEIGHTS, Trained
@@ -92,14 +92,14 @@ class Question:
         return not self.is_sure(layout), layout.step_s
 
     @cached_property
-    def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
+    def _made(self) -> dict[tuple[int, int, float, int], float | None]:
         return {}
 
-    def generation(self, replica: Replica, replicas: int) -> Generation | None:
-        """Return a step's generation on these replicas, cached; None if the engine has no room."""
+    def generation_s(self, replica: Replica, replicas: int) -> float | None:
+        """Return the seconds of a step's generation on these replicas, cached; None if the engine has no room."""
         key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
         if key not in self._made:
-            self._made[key] = generate(replica, self.rl, replicas)
+            self._made[key] = generation_s(replica, self.rl, replicas)
         return self._made[key]
 
 
@@ -200,9 +200,9 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
             empty = Replica(each, 0.0, rl.rollout.static_share)
             made.append(_shared(question, replace(own, replica=empty, replicas=served // each.gpus)))
     every = [each for each in made if each is not None]
-    plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
+    plain = [each.generation_s for each in every if each.replica.engine.dp == 1]
     most = (1 - _UNSURE) * min(plain) if plain else inf
-    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
+    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation_s < most)
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
@@ -231,7 +231,7 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
     """
     if not every:
         return []
-    limit = every[0].step_s + _WIDER * every[0].generation.seconds
+    limit = every[0].step_s + _WIDER * every[0].generation_s
     first = min((each for each in every if each.step_s <= limit), key=lambda each: each.replica.engine.gpus)
     return [first, *(each for each in every if each is not first)]
 
@@ -244,14 +244,17 @@ def _shared(question: Question, empty: Layout) -> Layout | None:
     stated, most = question.rl.rollout.memory_share, round(_MOST_SHARE * _SHARES)
     shares = [stated] if stated is not None else [step / _SHARES for step in range(most, 0, -1)]
     room = question.room_bytes(empty) if stated is None else inf
-    sized = (replace(empty.replica, share=share) for share in shares)
-    every = ((replica, question.generation(replica, empty.replicas)) for replica in sized if replica.most_bytes <= room)
-    able = [(replica, generation) for replica, generation in every if generation is not None]
+    able = [
+        (replica, taken_s)
+        for replica in (replace(empty.replica, share=share) for share in shares)
+        if replica.most_bytes <= room
+        if (taken_s := question.generation_s(replica, empty.replicas)) is not None
+    ]
     if not able:
         return None
-    shortest = min(generation.seconds for _, generation in able)
-    replica, generation = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-    return replace(empty, replica=replica, generation=generation)
+    longest_s = (1 + _ALIKE) * min(taken_s for _, taken_s in able)
+    replica, taken_s = next(each for each in able if each[1] <= longest_s)
+    return replace(empty, replica=replica, generation_s=taken_s)
 
 
 def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:

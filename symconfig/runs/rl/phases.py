@@ -18,7 +18,7 @@ from symconfig.descriptor.tuning import Rl
 from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.model import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace
-from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
+from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Replica
 from symconfig.runs.rl.reward import Rewards
 from symconfig.runs.rl.trained import GRADIENTS, MODEL_STATES, WEIGHTS, Trained
 from symconfig.units import MIB
@@ -67,7 +67,6 @@ def at_rest(each: Trained, away: tuple[str, ...]) -> dict[str, float]:
 
 
 REFERENCE, VALUES = "reference", "values"  # phases, beside READING
-NOTHING_GENERATED = Generation(0.0, 0)
 _GENERATING = ("generation", "rewards beside generation")  # pools whose phases overlap
 
 
@@ -91,7 +90,7 @@ class Layout:
     alone: bool
     read: Read
     reference_read: Read
-    generation: Generation = NOTHING_GENERATED
+    generation_s: float = 0.0
     read_alike: bool = False
     reference: ReferencePlace = "offloaded"
     apart: frozenset[str] = frozenset()
@@ -179,7 +178,7 @@ class Layout:
         actor, critic, read, steps = self.actor, self.critic, self.read, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
         held = awake if self.alone else self._resting(awake)
-        yield Phase("generation", self.generation.seconds, held, "generation")
+        yield Phase("generation", self.generation_s, held, "generation")
         moving = {
             "engine's weights": self.replica.engine.weights_bytes * (self.sleeps and not self.alone),
             "weights on their way": BUCKET_BYTES,
