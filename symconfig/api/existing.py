@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,28 +69,21 @@ def audit(
     """
     gathered = Problems(problems)
     known = None if cluster is None else gathered.collect(lambda: loaded_cluster(cluster))
-    described = (
-        model
-        if isinstance(model, ModelDescriptor) or model is None
-        else gathered.collect(lambda: load_model(str(model)))
-    )
+    described = gathered.read(lambda of: of if isinstance(of, ModelDescriptor) else load_model(str(of)), model)
     for name, number in {"gpus": gpus, "seq_length": seq_length, "vocab_size": vocab_size}.items():
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
             gathered.add(Problem("wrong value", field=name, got=str(number), need="a whole number above 0"))
     for name, length in {"prompt_length": prompt_length, "response_length": response_length}.items():
         if length is not None and (not isinstance(length, int | float) or isinstance(length, bool) or length < 1):
             gathered.add(Problem("wrong value", field=name, got=str(length), need="a number of at least 1"))
-    kept = (
-        limits
-        if isinstance(limits, Limits)
-        else gathered.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
-    )
-    version = None if megatron_version is None else gathered.collect(partial(resolve, megatron_version))
-    given = dict(variables or {})
+    kept = limits if isinstance(limits, Limits) else None
+    if kept is None:
+        kept = gathered.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
+    version = gathered.read(resolve, megatron_version)
 
     def opened() -> Reading:
         with below(root):
-            return read(str(source), variables=given, extra=tuple(arguments))
+            return read(str(source), variables=dict(variables or {}), extra=tuple(arguments))
 
     reading = gathered.collect(opened)
     if gathered.all or reading is None or kept is None:
