@@ -108,6 +108,18 @@ def compare(audit: Audit, log: str | Path) -> Comparison:
     return compared(audit, read_log(Path(log), batch))
 
 
+def audit_answer(audit: Audit, log: Comparison | None) -> tuple[list[Block], dict[str, Any]]:
+    """Return (the screen, the JSON contract of `symconfig audit --json`) of an audit, with a log's comparison if there
+    is one: behind the audit's blocks, and as `log` of its JSON.
+    """
+    from symconfig.report.audit import blocks, to_dict
+    from symconfig.report.validation import comparison_blocks, comparison_data
+
+    if log is None:
+        return blocks(audit), to_dict(audit)
+    return [*blocks(audit), *comparison_blocks(log)], to_dict(audit) | {"log": comparison_data(log)}
+
+
 def audit_page(audit: Audit, source: str) -> str:
     """Return the HTML page of an audit, with the files of the better plan if there is one."""
     from symconfig.report import page

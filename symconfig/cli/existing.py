@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.existing.adapt.draft import Adapted
     from symconfig.existing.audit.audit import Audit
-    from symconfig.measured.comparison import Comparison
-    from symconfig.report.grid import Block
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
@@ -43,7 +41,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     that is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after
     all other sources were printed, if one could not be read or an option is wrong.
     """
-    from symconfig.api.existing import audit_page, compare
+    from symconfig.api.existing import audit_answer, audit_page, compare
     from symconfig.api.planning import Problems
 
     problems, failed = arguments.problems, Problems()
@@ -65,7 +63,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
         if len(arguments.source) > 1:
             say([source])
         log = None if arguments.log is None else failed.collect(partial(compare, done, arguments.log))
-        show(arguments, partial(_data, done, log), partial(_blocks, done, log))
+        shown, data = audit_answer(done, log)
+        show(arguments, partial(dict, data), partial(list, shown))
         if html is not None:
             write_text(html, audit_page(done, source), arguments.force)
     if audits:
@@ -75,21 +74,6 @@ def run_audit(arguments: argparse.Namespace) -> int:
     strictly = (done for done in audits if arguments.strict)
     faults = any(done.findings or done.reading.dark or done.unpredicted for done in strictly)
     return 1 if faults or not all(done.runs for done in audits) else 0
-
-
-def _data(done: Audit, log: Comparison | None) -> dict[str, Any]:
-    """Return the JSON of an audit, with `log` if a log was compared."""
-    from symconfig.report.audit import to_dict
-    from symconfig.report.validation import comparison_data as compared
-
-    return to_dict(done) | ({} if log is None else {"log": compared(log)})
-
-
-def _blocks(done: Audit, log: Comparison | None) -> list[Block]:
-    from symconfig.report.audit import blocks
-    from symconfig.report.validation import comparison_blocks as compared
-
-    return [*blocks(done), *([] if log is None else compared(log))]
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:

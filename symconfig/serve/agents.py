@@ -80,15 +80,10 @@ def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log
     """Return the audit of a script and, with the log of its run, the prediction compared with the log (`log` in the
     data). Raises as `audit` and `compare`.
     """
-    from symconfig.api.existing import audit, compare
-    from symconfig.report.audit import blocks, to_dict
-    from symconfig.report.validation import comparison_blocks, comparison_data
+    from symconfig.api.existing import audit, audit_answer, compare
 
     done = audit(source, cluster, gpus)
-    if log is None:
-        return blocks(done), to_dict(done)
-    found = compare(done, log)
-    return [*blocks(done), *comparison_blocks(found)], to_dict(done) | {"log": comparison_data(found)}
+    return audit_answer(done, None if log is None else compare(done, log))
 
 
 def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> Answer:
