@@ -111,10 +111,15 @@ class Engine:
         return self.prefilling_s(tokens, length) + STEP_S * tokens / self._at_once(tokens)
 
     def prefilling_s(self, tokens: float, length: float) -> float:
-        """Return the GPU seconds to prefill `tokens` prompt tokens in prompts of `length` tokens."""
-        at_once = self._at_once(tokens)
+        """Return the GPU seconds to prefill `tokens` prompt tokens in prompts of `length` tokens, with attention scores
+        and values over half of a causal prompt in the mean; layers with a window see at most that.
+        """
+        at_once, model = self._at_once(tokens), self.model
+        window = min(length / 2, model.sliding_window or np.inf)
+        keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)
+        flops = 2.0 * model.num_attention_heads * (model.head_dim + (model.v_head_dim or model.head_dim)) * keys
         step = self._layers_s(np.array([at_once])) + self._words_s(np.array([at_once / length]))
-        scored = tokens / self.gpus * scored_flops(self.model, length) / float(self.machine.attention_flops)
+        scored = tokens / self.gpus * flops / float(self.machine.attention_flops)
         return tokens / at_once * float(step[0]) + scored
 
     def _at_once(self, tokens: float) -> float:
@@ -307,12 +312,3 @@ def moved(model: ModelDescriptor) -> tuple[float, float]:
             whole += (experts.num_experts_per_tok + 1) * model.hidden_size  # experts' results, and their sum
         cut += (3 if model.gated_mlp else 2) * inner
     return whole, cut
-
-
-def scored_flops(model: ModelDescriptor, length: float) -> float:
-    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal prompt
-    of `length`; layers with a window see at most that.
-    """
-    window = min(length / 2, model.sliding_window or np.inf)
-    keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)
-    return 2.0 * model.num_attention_heads * (model.head_dim + (model.v_head_dim or model.head_dim)) * keys

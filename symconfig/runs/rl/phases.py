@@ -59,13 +59,6 @@ def to_engine_s(actor: Trained) -> float:
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.prospect.machine)[0])
 
 
-def at_rest(each: Trained, away: tuple[str, ...]) -> dict[str, float]:
-    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read. away: parts in
-    host memory; gradients are freed with the weights (verl, utils/megatron_utils.py), or by the framework."""
-    gone = (*away, *((GRADIENTS,) if WEIGHTS in away or each.frees_gradients else ()))
-    return {name: each.memory[name] for name in MODEL_STATES if name not in gone}
-
-
 REFERENCE, VALUES = "reference", "values"  # phases, beside READING
 _GENERATING = ("generation", "rewards beside generation")  # pools whose phases overlap
 
@@ -268,10 +261,14 @@ class Layout:
             result |= self.rewards.rests
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
         for name, each, own in owners:
-            rests = {} if each is None or own != pool else at_rest(each, self.away)
-            result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
-        engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
-        engine = {} if self.alone else engine
+            if each is None or own != pool:
+                continue
+            gone = {*self.away, *(but if each is self.actor else ())}
+            if WEIGHTS in self.away or each.frees_gradients:  # with the weights (verl, utils/megatron_utils.py)
+                gone.add(GRADIENTS)
+            result |= {f"{name} {part}": each.memory[part] for part in MODEL_STATES if part not in gone}
+        awake = {} if self.sleeps else {AWAKE: self.replica.bytes}
+        engine = {} if self.alone else {ASLEEP: ASLEEP_BYTES, **awake}
         return {name: size for name, size in result.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
     def _updates(
