@@ -240,11 +240,10 @@ class Extra:
     still: bool = False
     least: int = 1
 
-    usual: Any = field(init=False)  # the value that the framework has by default
-
-    def __post_init__(self) -> None:
-        """Set `usual`: the first of the values, 1 for a number of groups."""
-        object.__setattr__(self, "usual", next(iter(self.values.values()), 1))
+    @property
+    def usual(self) -> Any:
+        """Return the value that the framework has by default: the first of `values`, 1 for a number of groups."""
+        return next(iter(self.values.values()), 1)
 
 
 _MEGATRON = ("megatron",)

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS, usual_backend
@@ -107,12 +106,6 @@ def _stated(value: Any) -> Any:
     return {name: _stated(item) for name, item in value.items() if not (name == "source" and "value" in value)}
 
 
-def training(job: Job) -> dict[str, Any]:
-    """Return the training schedule as plain data, without the list of derived fields."""
-    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
-    return data
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A field's dotted path and its two values; None where it is missing."""
@@ -177,10 +170,11 @@ def diff(before: Plan, after: Plan) -> Diff:
     """
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
+    plain = (each.job.training.model_dump(mode="json", by_alias=True, exclude={"derived"}) for each in (before, after))
     sums = ({name: value for name, value in each.items() if isinstance(value, int | float)} for each in predicted)
     sections = {
         "inputs": differences(inputs(before), inputs(after)),
-        "training": differences(training(before.job), training(after.job)),
+        "training": differences(*plain),
         **{name: differences(one[name], other[name]) for name in ("parallel", "batch", "options")},
         "stages": tuple(_stages(before, after)),
         "predicted": differences(*sums),
