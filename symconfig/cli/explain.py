@@ -17,8 +17,8 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from symconfig.report import explanation as report
     from symconfig.report.timeline import chart_data, simulated, stage_rows, trace
     from symconfig.solve.explain import explain
-    from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.predict import retraced
+    from symconfig.solve.symbolic import symbolic
 
     problems = arguments.problems
     if not arguments.timeline:

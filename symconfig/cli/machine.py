@@ -115,8 +115,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.assumptions import assuming
     from symconfig.measured.log_row import Additions
-    from symconfig.measured.runs import RECOMPUTE, calibrations, in_folder, runs
+    from symconfig.measured.runs import calibrations, in_folder, runs
     from symconfig.report.calibration import calibration_blocks, calibration_data
+    from symconfig.solve.pins import RECOMPUTE
 
     with assuming(file_of(arguments.assume)):
         problems = arguments.problems

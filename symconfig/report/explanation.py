@@ -16,7 +16,7 @@ from symconfig.report.table import footer, headline, loss, parts, ranking, ranki
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine, Strategies, Strategy, StrategyLine
-    from symconfig.solve.plan_symbols import Known, Symbolic
+    from symconfig.solve.symbolic import Known, Symbolic
 
 
 def stages(plan: Plan) -> Grid:

@@ -14,7 +14,7 @@ from symconfig.runs.best import prepared, solved, supported
 from symconfig.solve.extras import check_pins
 from symconfig.solve.mixed.across import described
 from symconfig.solve.mixed.search import search
-from symconfig.solve.pins import DEGREES, parse
+from symconfig.solve.pins import DEGREES
 
 _OF_BOTH = (*DEGREES, "layout")  # pins
 Progress = Callable[[str, float], None]
@@ -45,7 +45,7 @@ def mixed_plan(
     mix = search(model, cluster, job, progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
     every = [described(placed, cluster, mix.jobs) for placed in mix.ranked[:top]]
-    check_pins(job, parse(job.pins), (each.candidate for each in every))
+    check_pins(job, (each.candidate for each in every))
     able, reasons = [], list[Problem]()
     for each in every:
         wrong = _refusals(model, job, each)

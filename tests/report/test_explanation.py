@@ -10,7 +10,7 @@ from symconfig.plans.sentences import chunk_layers
 from symconfig.report.explanation import blocks, details, stages, to_dict
 from symconfig.report.grid import plain
 from symconfig.solve.explain import explain
-from symconfig.solve.plan_symbols import symbolic
+from symconfig.solve.symbolic import symbolic
 from tests.sample_plans import sample_plan
 
 

@@ -21,7 +21,6 @@ from symconfig.runs.checkpoint.table import Loadable, Verdict
 from symconfig.solve.candidate import described
 from symconfig.solve.extras import switched_on
 from symconfig.solve.interval import MEMORY_RISK
-from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Setup, effective
 from symconfig.solve.run import request
@@ -146,7 +145,7 @@ def judged(plan: Plan, c: Setup) -> Judgement:
 def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
     """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
     options of a configuration on."""
-    plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
+    plain = request(plan.model, plan.cluster, plan.job.model_copy(update={"pins": {}}), precision)
     return switched_on(plain, options, plan.cluster.gpu.architecture)
 
 

@@ -160,7 +160,7 @@ class Trained:
         GPU's shards from the host before each.
         """
         made, parts = times(self.prospect, self.parts), self.parts
-        longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
+        longest = fill * (float(made.forward.sum(axis=1).max()) + made.busy_s)
         gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
         return (passes + self.candidate.configuration.pp - 1) * (longest + float(np.max(gathered)))
 

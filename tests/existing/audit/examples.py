@@ -10,9 +10,9 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.audit.catalogue import PHASES, RL
 from symconfig.existing.launch.bash.read import read_bash
+from symconfig.existing.launch.files import FileLookup
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import Reading, settings
-from symconfig.existing.launch.sections import FileLookup
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import BASE, Finding, Rule
