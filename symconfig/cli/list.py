@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import Command, flag, option
-from symconfig.cli.shared import (
-    file_of,
-    note,
-    plan_of,
-    print_json,
-    refuse,
-    show,
-    whole,
-    write_data,
-    write_text,
-)
+from symconfig.cli.shared import file_of, note, plan_of, print_json, refuse, show, whole, write_data, write_text
 from symconfig.errors import InputError, reworded
 from symconfig.format import picked
 
@@ -238,10 +228,7 @@ COMMANDS = (
     Command(
         name="list",
         does="list models, clusters, recipes, targets and more, or show one of them",
-        examples=(
-            "symconfig list models llama3.1-70b",
-            "symconfig list recipes --model llama3.1-70b --cluster h100",
-        ),
+        examples=("symconfig list models llama3.1-70b", "symconfig list recipes --model llama3.1-70b --cluster h100"),
         rows=lambda: (
             option("of", "KIND", _HELP, choices=tuple(KINDS)),
             option("name", "NAME", "show this one; of targets, which can carry this PLAN.json", nargs="?"),

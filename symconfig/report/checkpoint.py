@@ -13,7 +13,7 @@ from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.table import Loadable, Step, Verdict
-from symconfig.runs.replan.fallback import Fallback, Smaller
+from symconfig.runs.replan.replanned import Fallback, Smaller
 from symconfig.units import GIB, MIB
 
 _RUNS = {"old": "the old run, once more,", "between": "between the runs,", "new": "the new run"}

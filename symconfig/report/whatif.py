@@ -10,8 +10,7 @@ from symconfig.format import count, gib, seconds, several
 from symconfig.plans.plan import Candidate
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import headline
-from symconfig.runs.whatif.change import Case
-from symconfig.runs.whatif.whatif import Line, Vary, WhatIf
+from symconfig.runs.whatif import Case, Line, Vary, WhatIf
 from symconfig.solve.candidate import degrees
 
 

@@ -262,7 +262,7 @@ def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackRe
 
 def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
     from symconfig.report.checkpoint import advice
-    from symconfig.runs.replan.fallback import Fallback, Smaller
+    from symconfig.runs.replan.replanned import Fallback, Smaller
 
     plan = sample_plan(backend="deepspeed", tp=1, pp=1, dp=16)
     other = sample_plan(backend="deepspeed", tp=1, pp=1, dp=8, zero_stage=3)
