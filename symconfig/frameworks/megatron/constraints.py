@@ -7,8 +7,6 @@ from typing import Any
 
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.megatron.graph_constraints import GRAPH_CONSTRAINTS
-from symconfig.frameworks.megatron.old_releases import OLD_RELEASES
 from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS, OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
@@ -304,8 +302,6 @@ MEGATRON: tuple[Constraint, ...] = (
     *of_module(globals()),
     *OLD_CONTEXTS,
     *OPTION_CONSTRAINTS,
-    *GRAPH_CONSTRAINTS,
-    *OLD_RELEASES,
     *OPTIMIZER_CONSTRAINTS,
     *SPARSE_CONSTRAINTS,
 )
