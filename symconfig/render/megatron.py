@@ -100,19 +100,13 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of the target megatron: `_variables`, with its release, environment and notes.
     Raises as `groups` and `_variables`.
     """
-    target, starts = version(plan), list(_start_notes(plan))
-    if plan.cluster.gpu.vendor == "huawei":
-        starts.insert(
-            0,
-            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
-            "--target mindspeed writes for MindSpeed-LLM",
-        )
+    target, ascend = version(plan), plan.cluster.gpu.vendor == "huawei"
     return {
         **_variables(plan, groups(plan)),
         "framework": f"Megatron-LM {target}",
         "variables": environment.variables(plan, target),
         "wants": summary.modules_wanted(plan),
-        "notes": (*notes(plan), *starts),
+        "notes": (*notes(plan), *([_ASCEND] if ascend else []), *_start_notes(plan)),
     }
 
 
@@ -126,11 +120,8 @@ def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
         raise InfeasibleError(problems)
     training = plan.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
-    for name, value in (
-        ("tokenizer_model", tokenizer),
-        ("split", training.split),
-        ("tokenizer_type", training.tokenizer_type),
-    ):
+    given = {"tokenizer_model": tokenizer, "split": training.split, "tokenizer_type": training.tokenizer_type}
+    for name, value in given.items():
         if value is not None and (bad := unpassable(value)):
             raise InputError(f"cannot be passed to a program: {bad}", field=f"training.{name}", got=repr(value))
     return {
@@ -143,43 +134,42 @@ def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
     }
 
 
-def _by_hand(plan: Plan) -> Iterator[Problem]:
-    """Yield the problems that the job's `edited` fields suppress, each with the change to Megatron-LM's code that it
-    needs. The arguments are made again without `edited`; nothing if the job has none.
+def notes(plan: Plan) -> Iterator[str]:
+    """Yield sentences on Megatron-LM to read before the first start, whatever program starts it: changes of its code
+    that the job's `edited` fields need, then on Volta or AMD GPUs, Muon, sparse attention and packing. The arguments
+    are made again without `edited` to find the changes.
     """
-    if not plan.job.edited:
-        return
-    try:
-        groups_at(replace(plan, job=plan.job.model_copy(update={"edited": ()})), version(plan))
-    except InfeasibleError as error:
-        yield from (problem for problem in error.problems if problem.edit and problem.field in plan.job.edited)
-
-
-def notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences on Megatron-LM to read before the first start, whatever program starts it: manual edits, then on
-    Volta or AMD GPUs, Muon, sparse attention and packing; () if none applies.
-    """
-    sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
+    if edited := plan.job.edited:
+        try:
+            groups_at(replace(plan, job=plan.job.model_copy(update={"edited": ()})), version(plan))
+        except InfeasibleError as error:
+            changes = (problem.edit for problem in error.problems if problem.edit and problem.field in edited)
+            yield from (f"Only with Megatron-LM changed: {change}" for change in changes)
     if plan.cluster.gpu.architecture == "volta":
-        sentences.append(
+        yield (
             "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
             "flash attention for it (its documentation of NVTE_CUDA_ARCHS)"
         )
     if plan.cluster.gpu.vendor == "amd":
-        sentences.append(
-            "On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one"
-        )
+        yield "On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one"
     if plan.job.optimizer.name == "muon":
-        sentences.append(
+        yield (
             "Muon is of the package emerging-optimizers, 0.2 or later, which must be installed where it runs "
             "(Megatron-LM, core/optimizer/emerging_optimizers.py)"
         )
     if plan.model.indexer is not None:
-        sentences.append(
+        yield (
             f"Kernels of sparse attention are of {sparse.PACKAGES}, which must be installed where it runs; the loss of "
             f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
-    return (*sentences, summary.PACKING) if plan.job.packing else tuple(sentences)
+    if plan.job.packing:
+        yield summary.PACKING
+
+
+_ASCEND = (
+    "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
+    "--target mindspeed writes for MindSpeed-LLM"
+)
 
 
 def _start_notes(plan: Plan) -> Iterator[str]:

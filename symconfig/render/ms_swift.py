@@ -26,6 +26,7 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer, tuners
+from symconfig.render.accelerate import JSON_AUTO
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.megatron_args import Group
@@ -258,7 +259,6 @@ def _notes(plan: Plan) -> Iterator[str]:
 # With DeepSpeed: ms-swift 4.6.0 (`arguments/`) around Transformers' Trainer. Pairs are in one forward; the reference is
 # a second model, sharded where ZeRO-3 shards the policy, and read between the policy's forward and its backward
 # (`rlhf_trainers/dpo_trainer.py`). Beside adapters it is the model without them.
-DEEPSPEED = "ds_config_hf.json"
 # Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo or kto.
 _TYPES: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "simpo", "cpo": "cpo", "reward": "rm"}
 COMPARES = Compares(
@@ -293,7 +293,7 @@ def _swift_texts(plan: Plan) -> Iterator[File]:
     """
     data = deepspeed.config_auto(plan)
     data.pop("optimizer", None)
-    yield trainer.json_file(DEEPSPEED, {**data, "zero_allow_untested_optimizer": True})
+    yield trainer.json_file(JSON_AUTO, {**data, "zero_allow_untested_optimizer": True})
 
 
 def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -301,7 +301,7 @@ def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     DeepSpeed JSON is left out, as launch.sh adds it, and beta for losses that do not use it. Raises as `target_modules`
     for an adapter.
     """
-    arguments = trainer.arguments(plan, DEEPSPEED)
+    arguments = trainer.arguments(plan, JSON_AUTO)
     del arguments["deepspeed"]
     given = {"packs": _packs(plan), "unpadded": _without_padding(plan), "template": template(plan.model, _OF_SWIFT)}
     run = tuners.run_of(plan, **given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from symconfig.format import gib, several
+from symconfig.format import gib, picked, several
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 
@@ -15,28 +15,14 @@ PACKING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
-    """A Python module that an option of a plan needs.
-
-    attribute: a name that the module must have; "": any build will do. named: the module and attribute in words.
-    """
-
-    option: str
-    label: str
-    module: str
-    attribute: str
-    named: str
-    why: str
-    hint: str
-
-
-def modules_wanted(plan: Plan) -> tuple[Want, ...]:
-    """Return a Want for each Python module that used options of a Megatron plan need, in the order of the options. The
-    same module may appear for several options; needs that are no modules are left out.
+def modules_wanted(plan: Plan) -> tuple[dict[str, str], ...]:
+    """Return {option, label, module, attribute, named, why, hint} for each Python module that used options of a
+    Megatron plan need, in the order of the options. attribute: a name that the module must have; "": any build will do.
+    named: both in words. The same module may appear for several options; needs that are no modules are left out.
     """
     return tuple(
-        Want(option.name, option.label, need.module, need.attribute or "", need.named, need.why, need.hint)
+        {"option": option.name, "label": option.label, "attribute": need.attribute or ""}
+        | picked(need, "module", "named", "why", "hint")
         for option in environment.used(plan)
         for need in option.needs
         if need.module is not None

@@ -18,7 +18,7 @@ from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, summary, trainer, tuners
+from symconfig.render import accelerate, deepspeed, learning, summary, trainer, tuners
 from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, of_fsdp
 from symconfig.render.target import Target, ignored
@@ -78,7 +78,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "model": write(TRL_MODEL, run),
         "data": {"dataset_name": data[0]} if data else {},
         **({"preference": _pairs(plan)} if run.rl is None else {name: write(of, run) for name, of in TRL_STEP.items()}),
-        "train": tuners.trainer_arguments(plan),
+        "train": accelerate.trainer_arguments(plan),
     }
 
 
@@ -136,7 +136,7 @@ TARGETS = (
         "DeepSpeed's JSON or Accelerate's file, launch.sh",
         variables=variables,
         problems=_problems,
-        texts=tuners.texts,
+        texts=lambda plan: (accelerate.sharding_file(plan),),
         assumes={"backend": "deepspeed"},
         learns=LEARNS,
         compares=COMPARES,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.format import gib, percent, seconds
+from symconfig.format import gib, percent, picked, seconds
 from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid, present, titled
@@ -112,18 +112,13 @@ def to_dict(estimate: Estimate, fits_on: FitsOn) -> dict[str, Any]:
         "largest": {"part": name, "bytes": most},
         "refused": list(estimate.refused),
         "stages": [
-            {
-                "device_bytes": used,
-                "memory": {part: values[number] for part, values in estimate.memory.items()},
-            }
+            {"device_bytes": used, "memory": {part: values[number] for part, values in estimate.memory.items()}}
             for number, used in enumerate(estimate.stage_bytes)
         ],
-        "fits_on": {cluster: _on(one) for cluster, one in fits_on.items()},
+        "fits_on": {
+            cluster: {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
+            if isinstance(one, Problem)
+            else {**picked(one, "fits", "missing_bytes"), "step_s": one.plan.best.predicted.step_s, "why": None}
+            for cluster, one in fits_on.items()
+        },
     }
-
-
-def _on(one: Estimate | Problem) -> dict[str, Any]:
-    if isinstance(one, Problem):
-        return {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
-    predicted = one.plan.best.predicted
-    return {"fits": one.fits, "missing_bytes": one.missing_bytes, "step_s": predicted.step_s, "why": None}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from symconfig.format import count, gib, seconds
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.mixed import Alone, MixedPlan
+from symconfig.plans.mixed import MixedPlan
 from symconfig.report.explanation import stages
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import compared, parts
@@ -57,7 +57,11 @@ def verdict(plan: MixedPlan) -> Iterator[str]:
     the faster kind, that they do not pay, or that only both run the job; and how many candidates were searched, without
     a proof of the optimum.
     """
-    yield " ".join(f"{_alone(each)}." for each in plan.alone)
+    yield " ".join(
+        f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs) "
+        + (f"has no plan: {each.why}." if each.best is None else f"takes {seconds(each.best.predicted.step_s)} s.")
+        for each in plan.alone
+    )
     faster, gain = plan.faster, plan.gain
     if gain is None or faster is None:
         yield "Only both kinds together run it."
@@ -70,10 +74,3 @@ def verdict(plan: MixedPlan) -> Iterator[str]:
         f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
         "A candidate that was not mapped may be faster: the result is not proved optimal."
     )
-
-
-def _alone(each: Alone) -> str:
-    name = f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs)"
-    if each.best is None:
-        return f"{name} has no plan: {each.why}"
-    return f"{name} takes {seconds(each.best.predicted.step_s)} s"

@@ -20,7 +20,6 @@ from symconfig.runs.checkpoint.table import Verdict
 from symconfig.runs.replan.changes import Judgement, NearPlan
 from symconfig.runs.replan.diff import Diff, Difference
 from symconfig.runs.replan.replanned import Replan
-from symconfig.runs.replan.schedule import Schedule
 
 SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
@@ -36,6 +35,10 @@ def replan_blocks(replan: Replan) -> list[Block]:
     every = zip(after, (replan.new.best, *replan.new.alternatives), strict=True)
     backend = replan.new.best.target.backend
     whose = f", as {BACKENDS[backend].program} takes it" if replan.targets[1] != backend else ""
+    rescaled = (
+        {"iterations": words(each.field), "before": count(each.before), "now": count(each.after)}
+        for each in replan.schedule.rescaled
+    )
     return present(
         table.headline(replan.new),
         *caveats(replan.new),
@@ -45,7 +48,8 @@ def replan_blocks(replan: Replan) -> list[Block]:
         table.compared((("old", replan.old.best), *every), marked=1),
         *_changes(replan),
         "" if free else closer,
-        *_schedule(replan.schedule),
+        Grid.of(rescaled, "The schedule, of the same tokens as before", words=("iterations",)),
+        "\n".join(f"{note[:1].upper()}{note[1:]}." for note in replan.schedule.notes),
         f"The old plan's checkpoint ({replan.checkpoint.kind}){whose}",
         *verdict(replan.checkpoint),
         replan.other_batch or "",
@@ -59,10 +63,7 @@ def _inputs(replan: Replan) -> Iterator[Block]:
     """Yield the table of inputs that differ from the old plan's, or the sentence that the job is the same; and, if the
     plan file was edited, a sentence on the edited fields.
     """
-    if replan.inputs:
-        yield values("What is asked for", replan.inputs)
-    else:
-        yield "The job is the same as before."
+    yield values("What is asked for", replan.inputs) if replan.inputs else "The job is the same as before."
     if replan.edited:
         yield f"Edited in the file: {', '.join(replan.edited)}. The checkpoint's verdict takes the values of the file."
 
@@ -122,22 +123,6 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
         f"A plan nearer to the old one: {pins} {takes} and loads the checkpoint: "
         f"{other.verdict}, where this one loads it: {new}."
     )
-
-
-def _schedule(schedule: Schedule) -> Iterator[Block]:
-    """Yield the table of `training` fields counted in iterations that change, with both values (no rows if none does),
-    and the schedule's notes as sentences, one a line.
-    """
-    rows = (
-        {
-            "iterations": words(each.field),
-            "before": count(each.before),
-            "now": count(each.after),
-        }
-        for each in schedule.rescaled
-    )
-    yield Grid.of(rows, "The schedule, of the same tokens as before", words=("iterations",))
-    yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
 
 
 def _command(replan: Replan) -> Iterator[str]:
@@ -264,40 +249,23 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield a table of step time, and one of GPU memory, each only if a part of it differs: the parts that differ and
-    the sum, with both values and the change.
+    """Yield a table of step time, and one of GPU memory, each only if a part of it differs: the parts that differ, the
+    largest change first, and the sum, with both values and the change; of the sum also the relative change.
     """
-    one, other = diff.before.best.predicted, diff.after.best.predicted
-    if diff.sections["time"]:
-        rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
-        yield Grid(("time of a step", "before s", "after s", "change s", ""), tuple(rows), left=(0,))
-    if diff.sections["memory"]:
-        rows = [
-            *_rows(diff.sections["memory"], gib),
-            _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib),
-        ]
-        yield Grid(("peak memory of a GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
-
-
-def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """Yield a row (name, before, after, change, "") for each part, the largest change first. shown: formats a value."""
-    for each in sorted(differences, key=lambda each: (-abs(each.delta or 0.0), each.field)):
-        yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
-
-
-def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
-    """Return the row (name, before, after, change, relative change) of a sum; the last is "" if `before` is 0."""
-    return (
-        name,
-        shown(before),
-        shown(after),
-        _signed(after - before, shown),
-        signed(after / before - 1) if before else "",
-    )
-
-
-def _signed(delta: float, shown: Any) -> str:
-    return f"{'+' if delta >= 0 else ''}{shown(delta)}"
+    for part, title, unit, total, name, shown in (
+        ("time", "time of a step", "s", "step", "step_s", seconds),
+        ("memory", "peak memory of a GPU", "GiB", "GPU memory in use", "device_bytes", gib),
+    ):
+        differences = sorted(diff.sections[part], key=lambda each: (-abs(each.delta or 0.0), each.field))
+        before, after = (getattr(plan.best.predicted, name) for plan in (diff.before, diff.after))
+        rows = [(words(each.field), each.before, each.after, each.delta or 0.0, "") for each in differences]
+        rows.append((total, before, after, after - before, signed(after / before - 1) if before else ""))
+        cells = (
+            (name, shown(one), shown(other), f"{'+' if change >= 0 else ''}{shown(change)}", share)
+            for name, one, other, change, share in rows
+        )
+        if differences:
+            yield Grid((title, f"before {unit}", f"after {unit}", f"change {unit}", ""), tuple(cells), left=(0,))
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:

@@ -65,7 +65,10 @@ def step_sentence(plan: Plan, *, basis: bool = False) -> str:
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
     runs = predicted.interval_from.get("time", "") if basis else ""
     step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's', runs)}"
-    return f"Step: {step}; {shares}{_of_bf16(plan)}."
+    peak, mfu = plan.cluster.gpu.peak_flops.bf16, ""
+    if peak is not None and plan.best.configuration.precision not in ("bf16", "fp16"):
+        mfu = f"; MFU {percent(predicted.model_tflops_per_gpu * 1e12 / peak.value)} of the bf16 peak"
+    return f"Step: {step}; {shares}{mfu}."
 
 
 def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
@@ -105,48 +108,38 @@ def _whole_run(plan: Plan) -> Iterator[str]:
     if training.train_iters == Training().train_iters or plan.steps:
         return
     hours = training.train_iters * predicted.step_s / 3600
-    gpus = plan.best.configuration.world_size
-    daily = predicted.tokens_per_s_per_gpu * gpus * 86400
+    gpu_hours = hours * plan.best.configuration.world_size
     yield (
-        f"{count(training.train_iters)} iterations: {hours:,.1f} hours, {count(hours * gpus)} GPU-hours; "
-        f"{daily / 1e9:,.2f} billion tokens a day."
+        f"{count(training.train_iters)} iterations: {hours:,.1f} hours, {count(gpu_hours)} GPU-hours; "
+        f"{tokens_per_s(plan.best) * 86400 / 1e9:,.2f} billion tokens a day."
     )
 
 
-def _of_bf16(plan: Plan) -> str:
-    """Return "; MFU … of the bf16 peak" for a plan in other precision than bf16 and fp16; "" for these or a GPU without
-    bf16.
-    """
-    peaks, options = plan.cluster.gpu.peak_flops, plan.best.configuration
-    if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
-        return ""
-    share = plan.best.predicted.model_tflops_per_gpu * 1e12 / peaks.bf16.value
-    return f"; MFU {percent(share)} of the bf16 peak"
+def tokens_per_s(candidate: Candidate) -> float:
+    """Return the predicted tokens per second of all GPUs."""
+    return candidate.predicted.tokens_per_s_per_gpu * candidate.configuration.world_size
 
 
 def _why(plan: Plan) -> str:
-    """Return why plan 1 is above plan 2: how much slower that is and in which parts; if faster, why it is second."""
-    slower, because = loss(plan.best, plan.alternatives[0])
+    """Return why plan 1 is above plan 2: how much slower that is and in which parts. If it is faster, why it is second:
+    rare choices, for which time is added to its score, or else more options and axes; neither if one of the two has no
+    standing.
+    """
+    other = plan.alternatives[0]
+    (slower, because), one, two = loss(plan.best, other), plan.best.standing, other.standing
     if slower[1:] == "0.0 %":
         return f"Plan 2 takes as long: {because}."
     if slower[0] == "+":
         return f"Plan 2 is {slower[1:]} slower: {because}."
-    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan, plan.alternatives[0])}".rstrip()
-
-
-def _decided(plan: Plan, other: Candidate) -> str:
-    """Return why a faster candidate `other` is not first: rare choices, for which time is added to its score, or else
-    more options and axes; "" if either has no standing.
-    """
-    one, two = plan.best.standing, other.standing
+    faster = f"Plan 2 would be {slower[1:]} faster: {because}."
     if one is None or two is None:
-        return ""
+        return faster
     added = percent(two.score_s / other.predicted.step_s - 1, 0)
     rare = f"Plan 2 has rare choices, for which {added} are added: {', '.join(two.unusual)}"
     if two.score_s > TIE * (plan.search.best_score_s or one.score_s):
-        return f"{rare}."
+        return f"{faster} {rare}."
     plainer = f"more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
-    return f"{rare}; it has {plainer}" if two.unusual else f"Plan 2 has {plainer}"
+    return f"{faster} {rare}; it has {plainer}" if two.unusual else f"{faster} Plan 2 has {plainer}"
 
 
 def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str, runs: str) -> str:
@@ -165,24 +158,18 @@ def headline(plan: Plan) -> str:
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
     recipe = f" {batch.fp8_recipe}" if batch.fp8_recipe not in ("", batch.precision) else ""
-    gradients = "fp32" if batch.grad_bytes == 4 else batch.precision
+    gradients, adapter, adapters = "fp32" if batch.grad_bytes == 4 else batch.precision, plan.model.adapter, ""
+    if adapter is not None and plan.job.lora is not None:
+        method = {"lora": "LoRA", "qlora": "QLoRA"}[adapter.method]
+        where = ", ".join(plan.job.lora.targets) + (" outside the experts" if plan.model.experts is not None else "")
+        trained = f"{count(parameters(plan.model).trainable)} parameters are trained"
+        adapters = f"\n{method} of rank {adapter.r}, alpha {adapter.lora_alpha:g}, on {where}: {trained}"
     return (
         f"{plan.model.name} on {count(best.configuration.world_size)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), for {runs}\n"
         f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, "
-        f"{batch.precision}{recipe}, gradients in {gradients}{_adapters(plan)}"
+        f"{batch.precision}{recipe}, gradients in {gradients}{adapters}"
     )
-
-
-def _adapters(plan: Plan) -> str:
-    """Return a line break and the line on the adapter that the job added; "" without one or if it is the model's."""
-    adapter = plan.model.adapter
-    if adapter is None or plan.job.lora is None:
-        return ""
-    method = {"lora": "LoRA", "qlora": "QLoRA"}[adapter.method]
-    where = ", ".join(plan.job.lora.targets) + (" outside the experts" if plan.model.experts is not None else "")
-    trained = count(parameters(plan.model).trainable)
-    return f"\n{method} of rank {adapter.r}, alpha {adapter.lora_alpha:g}, on {where}: {trained} parameters are trained"
 
 
 def ranking(plan: Plan) -> Grid:
@@ -211,12 +198,12 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
     """Return a candidate's cells by column, in order; "90 %" is "" without an interval."""
-    p, o, predicted = candidate.configuration, candidate.configuration, candidate.predicted
+    o, predicted = candidate.configuration, candidate.predicted
     return {
         "#": number,
-        **{name: str(getattr(p, name)) for name in DEGREES},
-        "micro": str(candidate.configuration.micro),
-        "accum": str(candidate.configuration.num_microbatches),
+        **{name: str(getattr(o, name)) for name in DEGREES},
+        "micro": str(o.micro),
+        "accum": str(o.num_microbatches),
         "zero": str(o.zero_stage),
         "sp": "yes" if o.sequence_parallel else "no",
         "recompute": o.recompute_text,

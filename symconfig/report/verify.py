@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, seconds
+from symconfig.format import count, grouped, seconds
 from symconfig.render.files import sh
 from symconfig.report.grid import Block, Grid, present
 
@@ -25,19 +25,9 @@ def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
     counts = Counter(check.status for check in checks)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
     grid = Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}")
-    return [grid, *([numbers] if (numbers := _numbers(checks)).rows else []), f"{summary}.{_unchecked(checks)}"]
-
-
-def _unchecked(checks: Sequence[Check]) -> str:
-    """Return a sentence, after a blank, with the skipped checks' names by reason; "" if none is skipped."""
-    names: dict[str, str] = {}
-    for check in checks:
-        if check.status == "skipped":
-            reason = " ".join(check.detail.split())
-            names[reason] = f"{names[reason]}, {check.name}" if reason in names else check.name
-    if not names:
-        return ""
-    return f" Not checked: {'; '.join(f'{name} ({reason})' for reason, name in names.items())}."
+    skipped = grouped((" ".join(check.detail.split()), check.name) for check in checks if check.status == "skipped")
+    why = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items())
+    return [grid, *present(_numbers(checks)), f"{summary}.{f' Not checked: {why}.' if why else ''}"]
 
 
 def _numbers(checks: Sequence[Check]) -> Grid:

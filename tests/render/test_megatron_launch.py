@@ -218,7 +218,7 @@ def test_every_format_of_megatron_looks(target: str, tmp_path: Path) -> None:
     assert "SKIP_PREFLIGHT=1" in text.split("set -euo pipefail")[0]
     assert text.index("DRY_RUN:-0") < text.index("WANTED=(") < text.index("exec ")
     for want in wants(plan):
-        assert f"{want.option} " in text
+        assert f"{want['option']} " in text
     dry_run(files, tmp_path, "launch.sh")
     assert shellcheck(tmp_path / "launch.sh") == ""
 
