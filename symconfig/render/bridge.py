@@ -34,7 +34,11 @@ def variables(plan: Plan) -> dict[str, object]:
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
     activation_module, activation = ACTIVATIONS[model.hidden_act]
-    targets = adapters.targets(model)
+    targets, adapter, peft = adapters.targets(model), model.adapter, dict[str, Any]()
+    if adapter is not None and targets is not None:  # of the adapter's class; such an object is no override
+        alpha = int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha
+        peft = {"target_modules": list(targets.modules), "dim": adapter.r, "alpha": alpha}
+        peft |= {"dropout": adapter.lora_dropout}
     return {
         "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}",
         "release": BRIDGE_RELEASE,
@@ -52,7 +56,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "recipe": RECIPES[plan.best.configuration.precision],
         "fine_tuned": fine_tuned(plan),
         "adapter_class": targets.kind if targets else None,
-        "peft": _peft(plan),
+        "peft": peft,
         "pretrained": PRETRAINED,
         "weights": hf_weights(plan),
     }
@@ -64,8 +68,14 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return the overrides as words, for a script with its own recipe. Raises as `variables`."""
-    return overrides(sections(plan))
+    """Return the overrides as section.name=value words in Hydra's grammar, for a script with its own recipe. Raises as
+    `variables`.
+    """
+    return [
+        f"{section}.{name}={_hydra(value)}"
+        for section, fields in sections(plan).items()
+        for name, value in fields.items()
+    ]
 
 
 def version(plan: Plan) -> str:
@@ -159,17 +169,6 @@ def _always(plan: Plan) -> dict[str, Any]:
     return fields
 
 
-def _peft(plan: Plan) -> dict[str, Any]:
-    """Return the arguments of the adapter's class; {} without an adapter, or with one that Bridge lacks. alpha is an
-    int if it is whole. Bridge does not accept such an object as an override.
-    """
-    adapter, targets = plan.model.adapter, adapters.targets(plan.model)
-    if adapter is None or targets is None:
-        return {}
-    alpha = int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha
-    return {"target_modules": list(targets.modules), "dim": adapter.r, "alpha": alpha, "dropout": adapter.lora_dropout}
-
-
 def _refused(plan: Plan) -> Iterator[Problem]:
     """Yield what Bridge cannot express, in addition to what Megatron-LM's options cannot. These are adapters it lacks,
     constraints of Megatron-LM on adapters, learned positions of another length than the sequence, YaRN outside MLA and
@@ -191,11 +190,6 @@ def _refused(plan: Plan) -> Iterator[Problem]:
             f"the plan was made for {BACKENDS[best.target.backend].label}, whose sharding Megatron-Bridge does not have"
         )
         yield Problem(what, field="backend", got=best.target.backend, hint="symconfig plan --backend megatron")
-
-
-def overrides(config: Sections) -> list[str]:
-    """Return the fields as section.name=value words in Hydra's grammar."""
-    return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
 
 
 def _hydra(value: Any) -> str:

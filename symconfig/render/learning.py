@@ -305,9 +305,7 @@ def reward_model(plan: Plan) -> str | None:
     no reward model runs on the job's GPUs (none, or a server). Raises as `load_model`.
     """
     named = plan.job.rl.reward_model if plan.job.rl else None
-    if named is None or named.placement == "server":
-        return None
-    return "" if named.model is None else load_model(named.model).huggingface_id or named.model
+    return None if named is None or named.placement == "server" else _weights(named.model)
 
 
 def reward_url(plan: Plan) -> str:
@@ -329,10 +327,12 @@ def critic(plan: Plan) -> str | None:
     """Return the Hugging Face id of the critic's weights, or else the name in the job; "" if it starts as a copy of the
     actor. None without a critic. Raises as `load_model`.
     """
-    rl = section(plan)
-    if not rl.has_critic:
-        return None
-    return "" if rl.critic is None else load_model(rl.critic).huggingface_id or rl.critic
+    return _weights(section(plan).critic) if section(plan).has_critic else None
+
+
+def _weights(name: str | None) -> str:
+    """Return the Hugging Face id of a model that a job names, or else its name; "" for None. Raises as `load_model`."""
+    return "" if name is None else load_model(name).huggingface_id or name
 
 
 def preference(plan: Plan) -> Preference:

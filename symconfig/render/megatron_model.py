@@ -217,12 +217,17 @@ VARIANT = "--experimental-attention-variant"
 
 def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
     """Add the options of Mamba and linear-attention layers and their sizes; nothing for a plain transformer. Refused
-    are unknown blocks (nothing is added then), releases without them, gated delta nets without SiLU or RMSNorm, and
-    Mamba settings that are fixed.
+    are unknown blocks and those beside attention (nothing is added then), releases without them, gated delta nets
+    without SiLU or RMSNorm, and Mamba settings that are fixed.
     """
     if not model.mixers and model.mlp_layers is None:
         return
-    if not _spelled(out, model):
+    if not hybrid.known(model):
+        for mixer in model.mixers:
+            if mixer.beside_attention:
+                out.refuse("mixers", "no layer has two blocks side by side", mixer.block)
+            elif mixer.block not in hybrid.MIXERS:
+                out.refuse("mixers", "it has no such block in attention's place", mixer.block)
         return
     if hybrid.hybrid(model):
         _hybrid(out, model)
@@ -242,20 +247,6 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
                 out.refuse("norm", "a gated delta net's own norm is of the kind of all other norms", model.norm)
         elif mixer.block == hybrid.MAMBA2:
             _mamba(out, model, mixer)
-
-
-def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
-    """Return whether Megatron-LM has all of the model's blocks; if not, refuse each block beside attention or unknown
-    to it.
-    """
-    if hybrid.known(model):
-        return True
-    for mixer in model.mixers:
-        if mixer.beside_attention:
-            out.refuse("mixers", "no layer has two blocks side by side", mixer.block)
-        elif mixer.block not in hybrid.MIXERS:
-            out.refuse("mixers", "it has no such block in attention's place", mixer.block)
-    return False
 
 
 def _hybrid(out: Arguments, model: ModelDescriptor) -> None:

@@ -130,8 +130,8 @@ _DATASETS = "dataset_info.json"
 
 # Chat templates by the model_type of their families, and of multimodal models.
 _TEMPLATES = {
-    "mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen", "qwen3": "qwen3",
-    "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
+    "llama": "llama2", "mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen",
+    "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
     "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi",
 }  # fmt: skip
 TOWERS = {
@@ -216,11 +216,10 @@ def template(model: ModelDescriptor) -> str | None:
     """Return the chat template of the model's family; None if LLaMA-Factory has none. Llama 3 is known by its
     vocabulary. With a vision tower it is the tower's.
     """
-    if model.vision is None and model.model_type == "llama":
-        return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
     if model.vision is not None:
         return TOWERS.get(model.vision.model_type)
-    return _TEMPLATES.get(model.model_type)
+    llama3 = model.model_type == "llama" and model.vocab_size == _LLAMA3_VOCABULARY
+    return "llama3" if llama3 else _TEMPLATES.get(model.model_type)
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def replan_blocks(replan: Replan) -> list[Block]:
     """Return the report of a new plan: inputs, changes, schedule, checkpoint, commands and files; empty parts are left
     out. A plan nearer to the old one is first if it costs nothing, else after the changes.
     """
-    other = replan.near_plan
+    other, edited = replan.near_plan, ", ".join(replan.edited)
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
     free = other is not None and other.free
     after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
@@ -43,7 +43,8 @@ def replan_blocks(replan: Replan) -> list[Block]:
         table.headline(replan.new),
         *caveats(replan.new),
         closer if free else "",  # before all else: it has its checkpoint for nothing
-        *_inputs(replan),
+        values("What is asked for", replan.inputs) if replan.inputs else "The job is the same as before.",
+        f"Edited in the file: {edited}. The checkpoint's verdict takes the values of the file." if edited else "",
         *whole_step(replan.new),
         table.compared((("old", replan.old.best), *every), marked=1),
         *_changes(replan),
@@ -57,15 +58,6 @@ def replan_blocks(replan: Replan) -> list[Block]:
         _files(replan),
         table.footer(replan.new),
     )
-
-
-def _inputs(replan: Replan) -> Iterator[Block]:
-    """Yield the table of inputs that differ from the old plan's, or the sentence that the job is the same; and, if the
-    plan file was edited, a sentence on the edited fields.
-    """
-    yield values("What is asked for", replan.inputs) if replan.inputs else "The job is the same as before."
-    if replan.edited:
-        yield f"Edited in the file: {', '.join(replan.edited)}. The checkpoint's verdict takes the values of the file."
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:

@@ -302,8 +302,7 @@ def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any
         "run_s": tried.run_s,
         "run_high_s": tried.slow_s,
         "in_time": in_time(tried, question),
-        "gpu_hours": tried.gpu_hours,
-        "cost": tried.cost,
+        **picked(tried, "gpu_hours", "cost"),
         "frontier": on_frontier,
         "plan": {name: value for name, value in tried.values.items() if name in names and name != "gpu_hours"},
     }

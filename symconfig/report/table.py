@@ -35,8 +35,10 @@ def blocks(plan: Plan) -> list[Block]:
 
 def summary(plan: Plan) -> Iterator[str]:
     """Yield at most twelve sentences under the table: why row 1 is first (with alternatives and without phases), step,
-    step with balanced routing if it differs, memory, bottleneck, measured runs, real data, whole run, what is left out,
-    and the command that explains it.
+    step with balanced routing if it differs, memory, bottleneck, a measured run of this model on such GPUs (the
+    fastest, as "unproven", if the predicted rate is more than 1.2 times its rate, else one that is like the plan), real
+    data, the whole run (not for the default train_iters or steps with phases), what is left out, and the command that
+    explains it.
     """
     if plan.alternatives and not plan.steps:
         yield _why(plan)
@@ -47,11 +49,22 @@ def summary(plan: Plan) -> Iterator[str]:
     yield from memory_sentences(plan)
     by_memory = plan.binding.startswith("memory")  # else it says that time is the limit
     yield f"Limited by {'memory' if by_memory else words(_sorted(predicted.time)[0][0])}."
-    yield from _measured(plan)
+    if (run := plan.beside.measured) is not None:
+        rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
+        claimed = count(predicted.benchmark_tokens_per_s_per_gpu)
+        if run.unproven:
+            yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
+        else:
+            yield f"Measured by others: {rate}; {claimed} are predicted here."
     if ratios := plan.beside.real_data:
         times = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
         yield f"Measured on packed real data: {times} ({len(ratios)} runs, median {median(ratios):.1f})."
-    yield from _whole_run(plan)
+    if (steps := plan.job.training.train_iters) != Training().train_iters and not plan.steps:
+        hours = steps * predicted.step_s / 3600
+        yield (
+            f"{count(steps)} iterations: {hours:,.1f} hours, {count(hours * plan.best.configuration.world_size)} "
+            f"GPU-hours; {tokens_per_s(plan.best) * 86400 / 1e9:,.2f} billion tokens a day."
+        )
     yield from left_out(plan)
     yield "Why this plan, and how sure it is: symconfig explain DIR, with the folder of --out."
 
@@ -86,33 +99,6 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
         yield f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned."
     if plan.job.precision == "auto":
         yield f"Precision: {plan.best.configuration.precision} is the fastest here; convergence is not modelled."
-
-
-def _measured(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on a measured run of this model on such GPUs: the fastest, as "unproven", if the predicted rate
-    is more than 1.2 times its rate, else one that is like the plan; nothing if none is known.
-    """
-    if (run := plan.beside.measured) is None:
-        return
-    rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
-    claimed = count(plan.best.predicted.benchmark_tokens_per_s_per_gpu)
-    if run.unproven:
-        yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
-    else:
-        yield f"Measured by others: {rate}; {claimed} are predicted here."
-
-
-def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield a sentence of hours, GPU-hours, tokens a day; nothing for the default train_iters or steps with phases."""
-    training, predicted = plan.job.training, plan.best.predicted
-    if training.train_iters == Training().train_iters or plan.steps:
-        return
-    hours = training.train_iters * predicted.step_s / 3600
-    gpu_hours = hours * plan.best.configuration.world_size
-    yield (
-        f"{count(training.train_iters)} iterations: {hours:,.1f} hours, {count(gpu_hours)} GPU-hours; "
-        f"{tokens_per_s(plan.best) * 86400 / 1e9:,.2f} billion tokens a day."
-    )
 
 
 def tokens_per_s(candidate: Candidate) -> float:

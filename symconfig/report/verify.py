@@ -56,17 +56,12 @@ def frozen(checked: Checked) -> list[Block]:
         if each.written is not None:
             rows += [("", "", "", f"written: {each.written}"), ("", "", "", f"now:     {each.found}")]
     grid = Grid(("", "file", "line", "found"), tuple(rows), left=(0, 1, 3), title=f"Check of {checked.place}")
-    return present(grid, _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
-
-
-def _verdict(checked: Checked) -> str:
-    """Return the sentence that nothing is edited or stale, or how many findings fail, with a command to try."""
-    failed = checked.findings
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
-    if not failed:
-        return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
-    things = "1 thing is" if len(failed) == 1 else f"{count(len(failed))} things are"
-    return f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
+    verdict = f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
+    if failed := len(checked.findings):
+        things = "1 thing is" if failed == 1 else f"{count(failed)} things are"
+        verdict = f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
+    return present(grid, verdict, *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
 
 
 def _command(checked: Checked) -> str:

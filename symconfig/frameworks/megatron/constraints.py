@@ -27,12 +27,6 @@ def block(precision: Any) -> Any:
     return looked_up(precision, {"fp8": FP8_MULTIPLE}, BLOCK_MULTIPLE)
 
 
-def _rank_tokens(p: Any) -> Any:
-    """Return the tokens of a microbatch on one rank, divided by cp and with sequence parallelism also by tp."""
-    ranks = p.cp * (1 + (p.tp - 1) * p.sequence_parallel)
-    return p.seq_length * p.micro // ranks
-
-
 KV_HEADS_ALONE = shared.OVER_TP(
     name="num_key_value_heads",
     predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0),
@@ -142,7 +136,10 @@ EXPERT_BIAS = Constraint(
 )
 LOW_PRECISION_SIZES = Constraint(
     name="fp8 sizes",
-    predicate=lambda f, p: among(p.precision, LOW_PRECISION) & (_rank_tokens(p) % block(p.precision) != 0),
+    predicate=lambda f, p: (
+        among(p.precision, LOW_PRECISION)
+        & (p.seq_length * p.micro // (p.cp * (1 + (p.tp - 1) * p.sequence_parallel)) % block(p.precision) != 0)
+    ),
     rule="low precision needs local dims that divide by 16 (fp8) or 32",
     sentence="the tokens of a rank do not divide by the blocks of {p.precision}",
     got="{p.precision}",
