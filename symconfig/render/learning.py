@@ -19,6 +19,7 @@ from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
 from symconfig.render.files import word
+from symconfig.render.shared import training_problem
 
 Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
@@ -169,14 +170,13 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
 def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
     """Yield a problem if the job resumes from another checkpoint than its own last one. what: the sentence."""
     if plan.training.load is not None and not plan.training.loads_its_own:
-        yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
+        yield training_problem(plan, "load", what, need="the folder of training.save")
 
 
 def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem]:
     """Yield a problem if the job's lr_decay_style is not among `known`."""
-    if (style := plan.training.lr_decay_style) not in known:
-        what = f"{name} does not have this schedule"
-        yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
+    if plan.training.lr_decay_style not in known:
+        yield training_problem(plan, "lr_decay_style", f"{name} does not have this schedule", need=" or ".join(known))
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ from symconfig.render.accelerate import JSON_AUTO
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.megatron_args import Group
-from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING
+from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING, training_problem
 from symconfig.render.target import Target, translated
 
 NAME = "ms-swift"
@@ -344,7 +344,7 @@ def _swift_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
     if plan.training.loads_its_own:
         what, need = "ms-swift goes on from one checkpoint, which is named", "FOLDER/checkpoint-STEP"
-        yield Problem(what, field="training.load", got=plan.training.load, need=need)
+        yield training_problem(plan, "load", what, need=need)
     yield from shared.data_problems(plan, "ms-swift")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Unpack
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError, Problem, Right
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing, in_force
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
@@ -45,17 +46,22 @@ def refuse(plan: Plan, *others: Problem) -> None:
         raise InfeasibleError(faults)
 
 
+def training_problem(plan: Plan, name: str, what: str, **right: Unpack[Right]) -> Problem:
+    """Return the problem that a program does not take the value of a field of `training`; `got` is the value, several
+    with blanks between. what: the sentence. right: `need` and `hint`.
+    """
+    value = getattr(plan.training, name)
+    got = " ".join(value) if isinstance(value, tuple) else str(value)
+    return Problem(what, field=f"training.{name}", got=got, **right)
+
+
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
     """Yield a problem if the data files have weights, which `reader` does not support; `need`: the
     files without them.
     """
     if plan.training.blended:
-        yield Problem(
-            f"{reader} takes files without weights",
-            field="training.data_path",
-            got=" ".join(plan.training.data_path),
-            need=" ".join(plan.training.data_path[1::2]),
-        )
+        files = " ".join(plan.training.data_path[1::2])
+        yield training_problem(plan, "data_path", f"{reader} takes files without weights", need=files)
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:

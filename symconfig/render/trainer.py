@@ -21,7 +21,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning
 from symconfig.render.deepspeed import attention
 from symconfig.render.files import File
-from symconfig.render.shared import hf_weights
+from symconfig.render.shared import hf_weights, training_problem
 
 Json = dict[str, Any]
 
@@ -51,36 +51,23 @@ def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Proble
     """
     training = plan.training
     if training.lr_decay_style == "linear" and not (unwrapped or own_optimizer(plan)):
-        yield Problem(
-            "Trainer's linear decay asks the optimizer for its rate, which is lost where DeepSpeed wraps Trainer's own",
-            field="training.lr_decay_style",
-            got="linear",
-            need="cosine, or an optimizer of the DeepSpeed JSON",
+        what = (
+            "Trainer's linear decay asks the optimizer for its rate, which is lost where DeepSpeed wraps Trainer's own"
         )
+        need = "cosine, or an optimizer of the DeepSpeed JSON"
+        yield training_problem(plan, "lr_decay_style", what, need=need)
     decays = training.lr_decay_style != "constant"
     if decays and training.lr_decay_iters not in (None, training.train_iters):
-        yield Problem(
-            "Trainer's schedules decay until the last step",
-            field="training.lr_decay_iters",
-            got=str(training.lr_decay_iters),
-            need=str(training.train_iters),
-        )
+        what = "Trainer's schedules decay until the last step"
+        yield training_problem(plan, "lr_decay_iters", what, need=str(training.train_iters))
     if training.lr_decay_style == "inverse-square-root":
         end = training.lr * (max(training.lr_warmup_iters, 1) / training.train_iters) ** 0.5
         if end < training.min_lr:
-            yield Problem(
-                "Trainer's inverse square root has no lower bound, and this run would reach it",
-                field="training.min_lr",
-                got=str(training.min_lr),
-                need=f"at most {end:.3g}",
-            )
+            what = "Trainer's inverse square root has no lower bound, and this run would reach it"
+            yield training_problem(plan, "min_lr", what, need=f"at most {end:.3g}")
         if not training.lr_warmup_iters:
-            yield Problem(
-                "Trainer's inverse square root takes its scale from the warm-up",
-                field="training.lr_warmup_iters",
-                got="0",
-                need="1 or more",
-            )
+            what = "Trainer's inverse square root takes its scale from the warm-up"
+            yield training_problem(plan, "lr_warmup_iters", what, need="1 or more")
 
 
 def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
@@ -117,12 +104,8 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
     """
     training = plan.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
-        yield Problem(
-            "Trainer goes on from one checkpoint, or from the last that the run itself saved",
-            field="training.load",
-            got=training.load,
-            need="FOLDER/checkpoint-STEP, or what training.save says",
-        )
+        what = "Trainer goes on from one checkpoint, or from the last that the run itself saved"
+        yield training_problem(plan, "load", what, need="FOLDER/checkpoint-STEP, or what training.save says")
 
 
 def arguments(plan: Plan, config: str | None) -> Json:

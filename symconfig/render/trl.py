@@ -20,7 +20,7 @@ from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
 from symconfig.plans.plan import Plan
 from symconfig.render import accelerate, deepspeed, learning, summary, trainer, tuners
 from symconfig.render.learning import Compares, Learns, Rewarding
-from symconfig.render.shared import STEPS_COUNTING, of_fsdp
+from symconfig.render.shared import STEPS_COUNTING, of_fsdp, training_problem
 from symconfig.render.target import Target, ignored
 
 NAME = "trl"
@@ -108,13 +108,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     several data sets.
     """
     yield from tuners.common_problems(plan, "TRL")
-    rl, pairs, data = plan.job.rl, plan.job.preference, plan.training.data_path
+    rl, pairs = plan.job.rl, plan.job.preference
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
     if of_fsdp(plan) and reference and plan.model.adapter is None:
         what = "TRL has the whole reference as one group of FSDP 2, all of whose weights are gathered at once"
         yield Problem(what, field="reference", hint="--backend deepspeed, or adapters")
-    if len(data) > 1:
-        yield Problem("TRL's script takes one data set", field="training.data_path", got=" ".join(data))
+    if len(plan.training.data_path) > 1:
+        yield training_problem(plan, "data_path", "TRL's script takes one data set")
 
 
 def _notes(plan: Plan) -> Iterator[str]:
