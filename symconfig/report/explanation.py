@@ -7,22 +7,16 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import clean, gib, grouped, mib, milliseconds, picked
+from symconfig.format import clean, grouped, mib, milliseconds, picked
 from symconfig.plans.plan import Plan
-from symconfig.plans.sentences import caveats, stage_rows
+from symconfig.plans.sentences import caveats
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
-from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons
+from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons, stages
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, Strategies, Strategy, StrategyLine
     from symconfig.solve.plan_symbols import Known, Symbolic
-
-
-def stages(plan: Plan) -> Grid:
-    """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
-    heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
-    return Grid(heads, tuple(stage_rows(plan.best.stages, gib)), left=(1, 2), title="Pipeline stages")
 
 
 def blocks(plan: Plan) -> list[Block]:

@@ -1,9 +1,12 @@
-"""The answer of `symconfig plan`: the ranked candidates, why the first is the first, and how sure that is."""
+"""The answer of `symconfig plan`: the ranked candidates, why the first is the first, and how sure that is; on two kinds
+of GPUs also what lies where, and whether it pays.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from statistics import median
 
@@ -13,9 +16,10 @@ from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.model import parameters
 from symconfig.plans.configuration import DEGREES
+from symconfig.plans.mixed import MixedPlan
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
-from symconfig.plans.sentences import caveats, left_out, searched
+from symconfig.plans.sentences import caveats, left_out, searched, stage_rows
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.solve.choice import TIE
@@ -278,6 +282,12 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
     return Grid(heads, abreast(left, right), left=(0, 4), title=title)
 
 
+def stages(plan: Plan) -> Grid:
+    """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
+    heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
+    return Grid(heads, tuple(stage_rows(plan.best.stages, gib)), left=(1, 2), title="Pipeline stages")
+
+
 def abreast(left: Sequence[Cells], right: Sequence[Cells]) -> tuple[tuple[str, ...], ...]:
     """Return the rows of two tables side by side with an empty column between; the shorter one is padded."""
     return tuple((*one, "", *other) for one, other in zip_longest(left, right, fillvalue=("", "", "")))
@@ -300,3 +310,66 @@ def plan_command(fields: Mapping[str, object], pins: Mapping[str, object]) -> st
     words = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [word for name, value in pins.items() for word in ("--pin", f"{name}={value}")]
     return shlex.join(["symconfig", "plan", *words, "--out", "out"])
+
+
+def mixed_blocks(plan: MixedPlan) -> list[Block]:
+    """Return the report of a plan over two kinds of GPUs: a head of two lines, the ranking with the cluster of the
+    first stages in a last column; of the best candidate the kinds in the order of its stages, the stages, and where
+    time and the memory of the fullest kind's GPUs go; and whether mixing pays.
+    """
+    best, batch = plan.best.candidate, plan.best.candidate.configuration
+    kinds = " and ".join(
+        f"{count(share.gpus)} x {share.cluster.gpu.product} ({share.cluster.name})" for share in plan.cluster.shares
+    )
+    headline = (
+        f"{plan.model.name} on {kinds}, for {BACKENDS[best.target.backend].label} {best.target.version}\n"
+        f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, {batch.precision}"
+    )
+    every = (plan.best, *plan.alternatives)
+    ranking = compared(tuple((str(number), each.candidate) for number, each in enumerate(every, 1)))
+    ranking = replace(
+        ranking,
+        headers=(*ranking.headers, "first stages on"),
+        rows=tuple((*row, each.hosts[0].share.cluster.name) for row, each in zip(ranking.rows, every, strict=True)),
+        left=(*ranking.left, len(ranking.headers)),
+    )
+    rows = [
+        {
+            "kind": host.share.cluster.name,
+            "GPUs": count(host.share.gpus),
+            "nodes": host.nodes.text,
+            "stages": host.stages.text,
+            "layers of each stage": " ".join(map(str, host.layers)),
+            "GPU GiB": gib(host.predicted.device_bytes),
+            "usable GiB": gib(host.usable_bytes),
+        }
+        for host in plan.best.hosts
+    ]
+    shares = Grid.of(rows, "plan 1", words=("kind", "layers of each stage"), fixed=tuple(rows[0]))
+    fullest = max(plan.best.hosts, key=lambda host: host.predicted.device_bytes / host.usable_bytes)
+    spent = parts(plan.of(fullest), f"Where plan 1 spends, memory on {fullest.share.cluster.name}")
+    return [headline, ranking, shares, stages(plan.of(fullest)), spent, "\n".join(mixed_verdict(plan))]
+
+
+def mixed_verdict(plan: MixedPlan) -> Iterator[str]:
+    """Yield three sentences: each kind by itself (its step, or why it has no plan); how many times as fast both are as
+    the faster kind, that they do not pay, or that only both run the job; and how many candidates were searched, without
+    a proof of the optimum.
+    """
+    yield " ".join(
+        f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs) "
+        + (f"has no plan: {each.why}." if each.best is None else f"takes {seconds(each.best.predicted.step_s)} s.")
+        for each in plan.alone
+    )
+    faster, gain = plan.faster, plan.gain
+    if gain is None or faster is None:
+        yield "Only both kinds together run it."
+    elif plan.pays:
+        yield f"Both kinds together are {gain:.2f} times as fast as {faster.share.cluster.name} alone."
+    else:
+        yield f"It does not pay: {faster.share.cluster.name} alone is {1 / gain:.2f} times as fast as both kinds."
+    yield (
+        f"Searched: {count(plan.candidates)} candidates, of which {count(plan.feasible)} fit, weighed on a machine of "
+        f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
+        "A candidate that was not mapped may be faster: the result is not proved optimal."
+    )

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import symconfig
 from symconfig.plans.sentences import chunk_layers
-from symconfig.report.explanation import blocks, details, stages, to_dict
+from symconfig.report.explanation import blocks, details, to_dict
+from symconfig.report.table import stages
 from symconfig.report.grid import plain
 from symconfig.solve.explain import explain
 from symconfig.solve.plan_symbols import symbolic
