@@ -62,11 +62,6 @@ def variables(plan: Plan) -> dict[str, object]:
     }
 
 
-def texts(plan: Plan) -> Iterator[File]:
-    """Yield overrides.txt: the overrides on one command line."""
-    yield File("overrides.txt", " ".join(map(sh, words(plan))) + "\n")
-
-
 def words(plan: Plan) -> list[str]:
     """Return the overrides as section.name=value words in Hydra's grammar, for a script with its own recipe. Raises as
     `variables`.
@@ -368,7 +363,7 @@ TARGETS = (
         does="Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too",
         variables=variables,
         words=words,
-        texts=texts,
+        texts=lambda plan: (File("overrides.txt", " ".join(map(sh, words(plan))) + "\n"),),
         assumes={"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]},
         counts=MEGATRON_COUNTING,
         resume_command=translated(

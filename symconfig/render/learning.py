@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.task import PLAIN, TASKS, Task
-from symconfig.descriptor.tuning import LOSSES, OF_GROUPS, LossName, Preference, Rl
+from symconfig.descriptor.tuning import OF_GROUPS, LossName, Preference, Rl
 from symconfig.errors import Problem
 from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
@@ -155,16 +154,6 @@ class Compares:
         if self.copies and plan.tuned and plan.model.adapter is not None and not copied:
             what = f"{name} has a copy of the model beside adapters, too, so it needs a plan of its own"
             yield Problem(what, field="preference", hint=f"symconfig plan … --target {name}")
-
-
-def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | None) -> tuple[Task, ...]:
-    """Return a target's tasks: its own, then "rl" with `learns` and the tasks of the losses in `compares`, in the order
-    of TASKS. Without any of these it has PLAIN.
-    """
-    special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
-    special |= {"rl"} if learns else set()
-    added = tuple(task for task in TASKS if task in special)
-    return (*(own or (() if added else PLAIN)), *added)
 
 
 def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
@@ -339,11 +328,6 @@ def preference(plan: Plan) -> Preference:
     """Return the section `preference` of a plan's job, which must have one."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
-
-
-def dtype(plan: Plan) -> str:
-    """Return torch's name of the plan's 16-bit type."""
-    return DTYPES[plan.best.configuration.precision]
 
 
 def per_example(plan: Plan) -> int:

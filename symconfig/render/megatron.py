@@ -13,7 +13,7 @@ from symconfig.formats.megatron import EXPERTS
 from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron import environment, flags, mindspeed, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, script
+from symconfig.frameworks.megatron.hybrid import DELTA, GPT_SCRIPT, SCRIPT, hybrid
 from symconfig.frameworks.megatron.releases import (
     KEPT_INPUTS,
     KEPT_INPUTS_SINCE,
@@ -27,7 +27,7 @@ from symconfig.render import summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
-from symconfig.render.shared import MEGATRON_COUNTING, refused, weights_problems
+from symconfig.render.shared import MEGATRON_COUNTING, refused
 from symconfig.render.target import Saving, Target, launched
 
 NAME = "megatron"
@@ -54,12 +54,8 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     InfeasibleError for adapters, and as `groups_at`.
     """
     if plan.model.adapter is not None:
-        raise InfeasibleError(
-            "Megatron-LM has no LoRA or other adapters",
-            field="adapter",
-            got=plan.model.adapter.method,
-            hint="--target bridge or ms-swift, or --backend deepspeed",
-        )
+        what, hint = "Megatron-LM has no LoRA or other adapters", "--target bridge or ms-swift, or --backend deepspeed"
+        raise InfeasibleError(what, field="adapter", got=plan.model.adapter.method, hint=hint)
     return groups_at(plan, version(plan))
 
 
@@ -116,8 +112,9 @@ def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
     HuggingFaceTokenizer), padded vocabulary. Raises InfeasibleError for Hugging Face weights, InputError for text that
     is no argument of a program.
     """
-    if problems := list(weights_problems(plan, "Megatron-LM")):
-        raise InfeasibleError(problems)
+    if (weights := plan.job.training.hf_weights) is not None:
+        what, hint = "Megatron-LM does not start from Hugging Face weights", "--target bridge, or --backend deepspeed"
+        raise InfeasibleError(what, field="training.hf_weights", got=weights, hint=hint)
     training = plan.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
     given = {"tokenizer_model": tokenizer, "split": training.split, "tokenizer_type": training.tokenizer_type}
@@ -127,7 +124,7 @@ def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
     return {
         "version": version(plan),
         "groups": done,
-        "script": script(plan.model),
+        "script": SCRIPT if hybrid(plan.model) else GPT_SCRIPT,
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
         "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.configuration.tp),

@@ -103,17 +103,6 @@ def hf_weights(plan: Plan) -> str | None:
     return plan.model.huggingface_id
 
 
-def weights_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Yield a problem if the job names Hugging Face weights, which `reader` does not load."""
-    if plan.job.training.hf_weights is not None:
-        yield Problem(
-            f"{reader} does not start from Hugging Face weights",
-            field="training.hf_weights",
-            got=plan.job.training.hf_weights,
-            hint="--target bridge, or --backend deepspeed",
-        )
-
-
 def outer_type(model: ModelDescriptor) -> str:
     """Return the model_type of the whole checkpoint: with a vision tower the tower model's, else the
     language model's.

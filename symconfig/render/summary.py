@@ -57,16 +57,6 @@ def duration(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
 
 
-def predicted_for(plan: Plan, backend: str) -> str:
-    """Return a sentence that the plan's times are those of another framework; "" if its backend is `backend`."""
-    if plan.best.target.backend == backend:
-        return ""
-    return (
-        "The plan was made for the other framework, and these times and bytes are what that one would take: "
-        f"`symconfig plan --backend {backend}` predicts them for this one."
-    )
-
-
 def share(part: float, whole: float = 1.0) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 

@@ -235,7 +235,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         },
     )
     if lora.method == "qlora":
-        dtype = learning.dtype(plan)
+        dtype = learning.DTYPES[plan.best.configuration.precision]
         yield json_file(
             "quantization_config.json",
             {

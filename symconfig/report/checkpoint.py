@@ -47,16 +47,11 @@ def contents(checkpoint: Checkpoint) -> list[Block]:
     return present(head, Grid(("of the run", "value"), rows, left=(0,)))
 
 
-def sentence(verdict: Verdict) -> str:
-    """Return a verdict as a sentence with the checkpoint as "it"."""
-    return _SENTENCES[verdict]
-
-
 def verdict(loadable: Loadable) -> list[Block]:
     """Return whether a checkpoint loads, the steps, what starts anew and why (empty parts left out); if it must be
     converted, also the alternative without a conversion, with its steps.
     """
-    blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
+    blocks = [f"{loadable.verdict.value.capitalize()}: {_SENTENCES[loadable.verdict]}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
         blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
     why = titled("Why:", (f"{reason.text} [{reason.source}]" for reason in loadable.reasons), "- ")
