@@ -36,12 +36,20 @@ _READS = "the training script reads the data"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables for a script with Accelerate: release names, config (Accelerate's file as a
-    dict), environment, notes, and `script`, rows of what the user's loop must do.
+    """Return the templates' variables for a script with Accelerate: release names, config (Accelerate's file for
+    DeepSpeed as a dict, with cp > 1 also its parallelism_config for Ulysses), environment, notes, and `script`, rows of
+    what the user's loop must do. In config ds_config.json is referred to by name; launch.sh supplies rank, address and
+    paths.
     """
+    parallel = trainer.parallelism(plan)
+    stage = {"deepspeed_multinode_launcher": "standard", "zero3_init_flag": plan.best.configuration.zero_stage == 3}
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
-        "config": config(plan),
+        "config": {
+            **_world(plan, "DEEPSPEED"),
+            "deepspeed_config": {"deepspeed_config_file": DEEPSPEED, **stage},
+            **({"parallelism_config": parallel} if parallel else {}),
+        },
         "variables": deepspeed.environment_variables(plan, deepspeed.BY_DEEPSPEED),
         "notes": deepspeed.notes(plan),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
@@ -56,22 +64,6 @@ def texts(plan: Plan) -> Iterator[File]:
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
     yield from trainer.adapter_files(plan)
-
-
-def config(plan: Plan) -> dict[str, Any]:
-    """Return Accelerate's configuration file for DeepSpeed as a dict; with cp > 1 also its parallelism_config for
-    Ulysses. ds_config.json is referred to by name; machine_rank is 0, and launch.sh supplies rank, address and paths.
-    """
-    parallel = trainer.parallelism(plan)
-    return {
-        **_world(plan, "DEEPSPEED"),
-        "deepspeed_config": {
-            "deepspeed_config_file": DEEPSPEED,
-            "deepspeed_multinode_launcher": "standard",
-            "zero3_init_flag": plan.best.configuration.zero_stage == 3,
-        },
-        **({"parallelism_config": parallel} if parallel else {}),
-    }
 
 
 def of_shards(plan: Plan) -> Iterator[Problem]:

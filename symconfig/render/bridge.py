@@ -63,14 +63,8 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return the overrides as section.name=value words in Hydra's grammar, for a script with its own recipe. Raises as
-    `variables`.
-    """
-    return [
-        f"{section}.{name}={_hydra(value)}"
-        for section, fields in sections(plan).items()
-        for name, value in fields.items()
-    ]
+    """Return the overrides as words, for a script with its own recipe. Raises as `variables`."""
+    return overrides(sections(plan))
 
 
 def version(plan: Plan) -> str:
@@ -185,6 +179,11 @@ def _refused(plan: Plan) -> Iterator[Problem]:
             f"the plan was made for {BACKENDS[best.target.backend].label}, whose sharding Megatron-Bridge does not have"
         )
         yield Problem(what, field="backend", got=best.target.backend, hint="symconfig plan --backend megatron")
+
+
+def overrides(config: Sections) -> list[str]:
+    """Return the fields as section.name=value words in Hydra's grammar."""
+    return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
 
 
 def _hydra(value: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Mixer, Norm, Position
+from symconfig.descriptor.sections import Attention, Norm, Position
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import pattern
 from symconfig.formats.megatron import (
@@ -218,7 +218,8 @@ VARIANT = "--experimental-attention-variant"
 def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
     """Add the options of Mamba and linear-attention layers and their sizes; nothing for a plain transformer. Refused
     are unknown blocks and those beside attention (nothing is added then), releases without them, gated delta nets
-    without SiLU or RMSNorm, and Mamba settings that are fixed.
+    without SiLU or RMSNorm, and Mamba layers with another convolution kernel, biases, gated norm or norm_eps than
+    MambaMixer's fixed ones.
     """
     if not model.mixers and model.mlp_layers is None:
         return
@@ -246,7 +247,15 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
             if model.norm is not Norm.RMSNORM:
                 out.refuse("norm", "a gated delta net's own norm is of the kind of all other norms", model.norm)
         elif mixer.block == hybrid.MAMBA2:
-            _mamba(out, model, mixer)
+            if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
+                why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
+                out.refuse("mixers", why, f"conv_kernel {kernel}")
+            if wrong := sorted(hybrid.MAMBA_SWITCHES ^ set(mixer.switches)):
+                why = "Mamba always has a bias of its convolution and a gated norm, and no other bias"
+                has = (f"{'' if name in mixer.switches else 'no '}{name}" for name in wrong)
+                out.refuse("mixers", why, ", ".join(has))
+            if model.norm_eps != hybrid.MAMBA_NORM_EPS:
+                out.refuse("norm_eps", f"Mamba's gated norm always has {hybrid.MAMBA_NORM_EPS:g}", model.norm_eps)
 
 
 def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
@@ -265,20 +274,6 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
     scaling = model.rope_scaling
     if model.position is Position.ROPE and scaling is not None and scaling.rope_type == "llama3":
         out.refuse("rope_scaling.rope_type", "its rope has no Llama 3 scaling there", scaling.rope_type)
-
-
-def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
-    """Refuse another convolution kernel, other biases or gated norm, or another norm_eps than
-    MambaMixer's fixed ones.
-    """
-    if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
-        why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
-        out.refuse("mixers", why, f"conv_kernel {kernel}")
-    if wrong := sorted(hybrid.MAMBA_SWITCHES ^ set(mixer.switches)):
-        why = "Mamba always has a bias of its convolution and a gated norm, and no other bias"
-        out.refuse("mixers", why, ", ".join(f"{'' if name in mixer.switches else 'no '}{name}" for name in wrong))
-    if model.norm_eps != hybrid.MAMBA_NORM_EPS:
-        out.refuse("norm_eps", f"Mamba's gated norm always has {hybrid.MAMBA_NORM_EPS:g}", model.norm_eps)
 
 
 # Of --use-mup: without --mup-base-hidden-size the width counts as the base's, so that learning rates, epsilons and

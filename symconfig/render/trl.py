@@ -58,13 +58,17 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables; `script` is grpo for RL, else the task's name. Raises as `load_model` for the
     critic or reward model.
     """
+    rl, notes = plan.job.rl, trainer.padded(plan, "max_length")
+    if rl is not None:
+        cut = f"take those of more than {rl.prompt_length.max} tokens out of the data"
+        notes = iter([f"TRL cuts no prompts: {cut}, for vLLM has room for {rl.longest} in all"])
     return {
         **tuners.common(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
-        "notes": (*summary.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *_notes(plan)),
+        "notes": (*summary.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *notes),
         "reward_model": learning.reward_model(plan),
     }
 
@@ -115,18 +119,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="reference", hint="--backend deepspeed, or adapters")
     if len(plan.training.data_path) > 1:
         yield training_problem(plan, "data_path", "TRL's script takes one data set")
-
-
-def _notes(plan: Plan) -> Iterator[str]:
-    """Yield the note that TRL cuts no prompts (RL), else the one on padding if the job states no lengths."""
-    rl = plan.job.rl
-    if rl is not None:
-        yield (
-            f"TRL cuts no prompts: take those of more than {rl.prompt_length.max} tokens out of the data, for vLLM has "
-            f"room for {rl.longest} in all"
-        )
-    else:
-        yield from trainer.padded(plan, "max_length")
 
 
 TARGETS = (

@@ -96,8 +96,15 @@ def blocks(fallback: Fallback) -> list[Block]:
         for each in fallback.smaller
         if each.plan is None
     )
-    rest = (*unfit, *others, "\n".join(advice(fallback)), *_conversions(fallback))
-    return [head, grid, *notes, *rest]
+    old = [each.nodes for each in fallback.smaller if each.loads and any(step.run == "old" for step in each.loads.how)]
+    saved = " saved without that option" if fallback.advised is not None else ""
+    shown: list[Block] = [head, grid, *notes, *unfit, *others, "\n".join(advice(fallback))]
+    if old:
+        shown.append(
+            f"For {_either(old)} a checkpoint{saved} is converted by one more run of the old layout. "
+            "`symconfig checkpoint DIR --plan PLAN.json` has the steps."
+        )
+    return shown
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
@@ -144,23 +151,6 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
         "the checkpoint loads": loads[0],
         **advised,
     }
-
-
-def _conversions(fallback: Fallback) -> list[str]:
-    """Return [a sentence] with the numbers of nodes for which a checkpoint loads only after one more run of the old
-    layout converted it; [] if there are none.
-    """
-    old = [
-        each
-        for each in fallback.smaller
-        if each.loads is not None and any(step.run == "old" for step in each.loads.how)
-    ]
-    if not old:
-        return []
-    saved = " saved without that option" if fallback.advised is not None else ""
-    nodes = _either([each.nodes for each in old])
-    text = f"For {nodes} a checkpoint{saved} is converted by one more run of the old layout."
-    return [f"{text} `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
 
 
 def _either(nodes: list[int]) -> str:

@@ -142,7 +142,7 @@ def recipe_table(one: Stated) -> list[Block]:
         *((name.replace("_", " "), spelled(value)) for name, value in one["options"].items()),
         ("as pins", " ".join(f"{name}={value}" for name, value in one["pins"].items())),
     )
-    return [Grid.pairs(rows, one["id"])]
+    return [Grid(("", ""), rows, left=(0, 1), title=one["id"])]
 
 
 def job_words(one: Stated) -> str:

@@ -33,7 +33,10 @@ def replan_blocks(replan: Replan) -> list[Block]:
     free = other is not None and other.free
     after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
     every = zip(after, (replan.new.best, *replan.new.alternatives), strict=True)
-    backend = replan.new.best.target.backend
+    backend, (old, new) = replan.new.best.target.backend, replan.targets
+    files = f"All files change: the target is {new}, and was {old}." if old != new else ""
+    if replan.files is not None:
+        files = f"Files that change: {', '.join(('plan.json', *replan.files))}."
     whose = f", as {BACKENDS[backend].program} takes it" if replan.targets[1] != backend else ""
     rescaled = (
         {"iterations": words(each.field), "before": count(each.before), "now": count(each.after)}
@@ -55,7 +58,7 @@ def replan_blocks(replan: Replan) -> list[Block]:
         *verdict(replan.checkpoint),
         replan.other_batch or "",
         *_command(replan),
-        _files(replan),
+        files,
         table.footer(replan.new),
     )
 
@@ -131,16 +134,6 @@ def _command(replan: Replan) -> Iterator[str]:
         yield (
             f"How {target} goes on at step {count(schedule.step)} is not known here: the steps above are for {program}."
         )
-
-
-def _files(replan: Replan) -> str:
-    """Return the sentence on which rendered files change: all if the target is another one, else those of
-    `replan.files`; "" if the target stays and the files could not be rendered.
-    """
-    old, new = replan.targets
-    if replan.files is None:
-        return f"All files change: the target is {new}, and was {old}." if old != new else ""
-    return f"Files that change: {', '.join(('plan.json', *replan.files))}."
 
 
 def replan_data(replan: Replan) -> dict[str, Any]:

@@ -34,9 +34,7 @@ def validation_blocks(scores: Sequence[Source]) -> list[Block]:
         for reason, ids in grouped((why, row) for row, why in source.skipped).items()
     )
     return present(
-        _error_table(sources, "time", "rows", "Seconds of a step, predicted against measured"),
-        _error_table(sources, "layer", "passes", "Seconds of one layer's forward and backward pass"),
-        _error_table(sources, "memory", "rows", "Peak memory, predicted against measured"),
+        *errors(sources),
         out_of_memory(sources),
         sweeps(sources),
         _growths(scores),
@@ -180,6 +178,15 @@ def _row(source: str, item: Judged) -> dict[str, Any]:
 
 def _off(pair: tuple[float, float] | None) -> float | None:
     return tidy(pair[0] / pair[1] - 1) if pair else None
+
+
+def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:
+    """Return the tables of errors of step time, layer time and memory."""
+    return (
+        _error_table(sources, "time", "rows", "Seconds of a step, predicted against measured"),
+        _error_table(sources, "layer", "passes", "Seconds of one layer's forward and backward pass"),
+        _error_table(sources, "memory", "rows", "Peak memory, predicted against measured"),
+    )
 
 
 def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title: str) -> Grid:
