@@ -23,8 +23,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
-from symconfig.render.shared import STEPS_COUNTING, of_fsdp, refused
-from symconfig.render.summary import nodes
+from symconfig.render.shared import STEPS_COUNTING, nodes, of_fsdp, refused
 from symconfig.render.target import Target
 
 RELEASE = "1.15.0"

@@ -17,7 +17,7 @@ from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import BRIDGE_MEGATRON, BRIDGE_RELEASE, fuses_rotations
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, summary
+from symconfig.render import megatron, shared
 from symconfig.render.files import File, sh
 from symconfig.render.shared import MEGATRON_COUNTING, fine_tuned, hf_weights, refused
 from symconfig.render.target import Saving, Target, translated
@@ -44,7 +44,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": BRIDGE_RELEASE,
         "config": config,
         "variables": environment.variables(plan, target),
-        "wants": summary.modules_wanted(plan),
+        "wants": shared.modules_wanted(plan),
         "notes": tuple(_notes(plan, target)),
         "provider_module": module,
         "provider": name,

@@ -25,7 +25,7 @@ from symconfig.frameworks.deepspeed.behaviour import (
 )
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.render.files import File
 from symconfig.render.shared import RENUMBERED_COUNTING, data_problems, hf_weights, problems, refuse
 from symconfig.render.target import Saving, Target, launched
@@ -115,7 +115,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
             "of each group only, so clipping is approximate"
         )
     if plan.job.packing:
-        sentences.append(summary.PACKING)
+        sentences.append(shared.PACKING)
     return tuple(sentences)
 
 

@@ -23,7 +23,7 @@ from symconfig.frameworks.megatron.releases import (
     RECOMPUTE_SINCE,
 )
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
@@ -101,7 +101,7 @@ def variables(plan: Plan) -> dict[str, object]:
         **_variables(plan, groups(plan)),
         "framework": f"Megatron-LM {target}",
         "variables": environment.variables(plan, target),
-        "wants": summary.modules_wanted(plan),
+        "wants": shared.modules_wanted(plan),
         "notes": (*notes(plan), *([_ASCEND] if ascend else []), *_start_notes(plan)),
     }
 
@@ -160,7 +160,7 @@ def notes(plan: Plan) -> Iterator[str]:
             f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
     if plan.job.packing:
-        yield summary.PACKING
+        yield shared.PACKING
 
 
 _ASCEND = (

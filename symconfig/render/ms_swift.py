@@ -25,7 +25,7 @@ from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer, tuners
+from symconfig.render import deepspeed, learning, megatron, shared, trainer, tuners
 from symconfig.render.accelerate import JSON_AUTO
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
@@ -77,7 +77,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "loaded_as": loaded_as(plan),
         "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
         "variables": environment.variables(plan, version),
-        "wants": summary.modules_wanted(plan),
+        "wants": shared.modules_wanted(plan),
         "notes": tuple(_notes(plan)),
     }
 
@@ -283,7 +283,7 @@ def _swift(plan: Plan) -> dict[str, object]:
         "sections": swift_sections(plan),
         "last_checkpoint": None,
         "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
-        "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *own),
+        "notes": (*shared.step_notes(plan), *deepspeed.notes(plan), *own),
     }
 
 

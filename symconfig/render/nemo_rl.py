@@ -15,10 +15,9 @@ from symconfig.errors import Problem
 from symconfig.formats import nemo_rl as formats
 from symconfig.formats.keys import write
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, summary
+from symconfig.render import learning, shared
 from symconfig.render.learning import Learns, Rewarding
-from symconfig.render.shared import STEPS_COUNTING, training_problem
-from symconfig.render.summary import nodes
+from symconfig.render.shared import STEPS_COUNTING, nodes, training_problem
 from symconfig.render.target import Saving, Target, ignored
 
 NAME = "nemo-rl"
@@ -51,7 +50,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "sections": sections(plan),
         "arrays": {},
         "variables": (),
-        "notes": tuple(summary.step_notes(plan)),
+        "notes": tuple(shared.step_notes(plan)),
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
         "reward_model": learning.reward_model(plan),
         "added": _reward_gpus(plan),

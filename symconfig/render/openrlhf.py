@@ -16,7 +16,7 @@ from symconfig.formats import openrlhf as formats
 from symconfig.formats.keys import write
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, shared, summary, trainer
+from symconfig.render import deepspeed, learning, shared, trainer
 from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Target, ignored
@@ -54,7 +54,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "arrays": arrays,
         "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
-            *summary.step_notes(plan, _AWAY),
+            *shared.step_notes(plan, _AWAY),
             *deepspeed.notes(plan),
             *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
         ),

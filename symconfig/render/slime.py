@@ -16,7 +16,7 @@ from symconfig.formats import slime as formats
 from symconfig.formats.keys import Keys, write
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, megatron, summary
+from symconfig.render import learning, megatron, shared
 from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Saving, Target
@@ -64,7 +64,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "program": "train.py" if learning.section(plan).placement == "colocated" else "train_async.py",
         "variables": exported,
         "passed": tuple(each.name for each in exported),
-        "notes": tuple(summary.step_notes(plan)),
+        "notes": tuple(shared.step_notes(plan)),
         "reward_url": learning.reward_url(plan),
         "prompt_data": " ".join(training.data_path),
         "tensorboard_dir": training.tensorboard_dir or "",

@@ -18,7 +18,7 @@ from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import LOSSES
 from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.shared import MEGATRON_COUNTING, Counting, program_problems
@@ -175,8 +175,8 @@ class Target:
         special = {LOSSES[loss].task for loss in self.compares.losses} if self.compares else set()
         added = tuple(task for task in TASKS if task in special or (task == "rl" and self.learns))
         tasks = () if self.start else (*(self.tasks or (() if added else PLAIN)), *added)
-        shared = (data_dir("templates") / "shared", data_dir("templates"))
-        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=shared)
+        general = (data_dir("templates") / "shared", data_dir("templates"))
+        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=general)
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
         """Return a copy of the launcher with these settings, defaults included; its templates get `settings` and
@@ -326,7 +326,7 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Target | None = None)
         "model": plan.model,
         "cluster": plan.cluster,
         "training": plan.training,
-        "nodes": summary.nodes(plan),
+        "nodes": shared.nodes(plan),
         "wants": (),
         "starts": tuple(starts),
         "passed_on": (

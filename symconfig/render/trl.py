@@ -18,7 +18,7 @@ from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
 from symconfig.plans.plan import Plan
-from symconfig.render import accelerate, deepspeed, learning, summary, trainer, tuners
+from symconfig.render import accelerate, deepspeed, learning, shared, trainer, tuners
 from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, of_fsdp, training_problem
 from symconfig.render.target import Target, ignored
@@ -58,17 +58,17 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables; `script` is grpo for RL, else the task's name. Raises as `load_model` for the
     critic or reward model.
     """
-    rl, notes = plan.job.rl, trainer.padded(plan, "max_length")
+    rl, notes = plan.job.rl, tuple(trainer.padded(plan, "max_length"))
     if rl is not None:
         cut = f"take those of more than {rl.prompt_length.max} tokens out of the data"
-        notes = iter([f"TRL cuts no prompts: {cut}, for vLLM has room for {rl.longest} in all"])
+        notes = (f"TRL cuts no prompts: {cut}, for vLLM has room for {rl.longest} in all",)
     return {
         **tuners.common(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
-        "notes": (*summary.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *notes),
+        "notes": (*shared.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *notes),
         "reward_model": learning.reward_model(plan),
     }
 

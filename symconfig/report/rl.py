@@ -8,7 +8,7 @@ from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import own_target, summary
+from symconfig.render import own_target, shared
 from symconfig.report.grid import Block, Grid
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
@@ -122,7 +122,7 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
         )
         if step.critic:
             sentences.append(_critic(plan.best, step))
-        sentences += summary.rewards(plan)
+        sentences += shared.rewards(plan)
     return [
         *sentences,
         f"Memory peaks in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(plan.usable_bytes)} GiB usable.",

@@ -19,7 +19,7 @@ from symconfig.frameworks.megatron.maturity import OPTIONS
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render
 from symconfig.render.files import Files
-from symconfig.render.summary import modules_wanted as wants
+from symconfig.render.shared import modules_wanted as wants
 from tests.render.bash import after_script, bash, dry_run, really_run, shellcheck
 from tests.sample_plans import sample_model, sample_plan
 

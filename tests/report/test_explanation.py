@@ -8,8 +8,8 @@ from dataclasses import replace
 import symconfig
 from symconfig.plans.sentences import chunk_layers
 from symconfig.report.explanation import blocks, details, to_dict
-from symconfig.report.table import stages
 from symconfig.report.grid import plain
+from symconfig.report.table import stages
 from symconfig.solve.explain import explain
 from symconfig.solve.plan_symbols import symbolic
 from tests.sample_plans import sample_plan
