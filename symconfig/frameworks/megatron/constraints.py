@@ -224,7 +224,7 @@ NOTHING_TO_OFFLOAD = Constraint(
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"activation_offload": True, "recompute": "full"},
 )
-_OF_ADAPTERS = partial(Constraint, about="tp", pins=("tp",))
+_OF_ADAPTERS = partial(Constraint, pins=("tp",))
 ADAPTER_RANK = _OF_ADAPTERS(
     name="adapter rank",
     predicate=lambda f, p: f.adapted & (f.column_rank % p.tp != 0),

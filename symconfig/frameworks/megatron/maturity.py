@@ -16,6 +16,7 @@ WIDEST_DENSE = 16384  # hidden size of the widest model that recipes run on fewe
 
 
 _unusual = partial(Option, maturity=Maturity.UNUSUAL, source=RECIPES)
+_young, _defect = (partial(Option, maturity=each) for each in (Maturity.YOUNG, Maturity.DEFECT))
 
 
 def _engine(why: str) -> Need:
@@ -23,13 +24,12 @@ def _engine(why: str) -> Need:
     return Need(why=why, hint=hint, module="transformer_engine")
 
 
-ACTIVATION_OFFLOAD = Option(
+ACTIVATION_OFFLOAD = _defect(
     name="activation_offload",
     label="offloaded activations",
     uses=lambda f, p: p.activation_offload,
     about="activation_offload",
     example={"activation_offload": True},
-    maturity=Maturity.DEFECT,
     why="a chunk can be called finished early, most of all with one layer in it, and a reload can run before "
     "its copy is done: gradients are wrong without a word; the first is mended on the branch dev only",
     source="github.com/NVIDIA/Megatron-LM/pull/6783 (2026-08-23, into dev) and issues/7398 (open)",
@@ -46,13 +46,12 @@ OPTIMIZER_OFFLOAD = _unusual(
 # From core_v0.13.0 on, weights that are loaded are copied to the host, too, where the optimizer keeps none of its own
 # on the GPU: with --use-precision-aware-optimizer, which Megatron-LM's parser asks for. In a program that runs without
 # it they are not (github.com/NVIDIA/Megatron-LM/pull/5071, open; Megatron-Bridge/pull/4082, in 0.6.0, does it itself).
-STALE_OFFLOAD = Option(
+STALE_OFFLOAD = _defect(
     name="stale_offload",
     label="an offloaded optimizer that does not see which weights are loaded",
     uses=lambda f, p: (p.optimizer_offload > 0) & f.pretrained,
     about="optimizer_offload",
     example={"optimizer_offload": 0.5, "zero_stage": 1, "pretrained": True},
-    maturity=Maturity.DEFECT,
     why="after loading weights without their optimizer state, the first step writes those from before back",
     source="core/optimizer/distrib_optimizer.py, _copy_model_params_to_main_params; mended in core_v0.13.0",
     until="core_v0.12.1",
@@ -122,13 +121,12 @@ USER_BUFFERS = Option(
     example={"tp": 2, "sequence_parallel": True, "overlap_tp_comm": True},
     needs=(_engine("Transformer Engine holds the user buffers"),),
 )
-USER_BUFFERS_WITHOUT_MULTICAST = Option(
+USER_BUFFERS_WITHOUT_MULTICAST = _unusual(
     name="user_buffers_without_multicast",
     label="user buffers on GPUs without multicast",
     uses=lambda f, p: p.overlap_tp_comm & (f.architecture == "ampere"),
     about="tp_comm",
     example={**USER_BUFFERS.example, "architecture": "ampere"},
-    maturity=Maturity.UNUSUAL,
     why="Transformer Engine stops, unless it is told to do without multicast, and calls that an attempt",
     source="transformer_engine/pytorch/module/base.py, initialize_ub",
     needs=(
@@ -153,33 +151,30 @@ DEEPEP = Option(
         ),
     ),
 )
-DEEPEP_ON_ROCM = Option(
+DEEPEP_ON_ROCM = _unusual(
     name="deepep_on_rocm",
     label="DeepEP's kernels on AMD's GPUs",
     uses=lambda f, p: (p.moe_flex_backend == "deepep") & among(f.architecture, ROCM),
     about="flex_backend",
     example={**DEEPEP.example, "architecture": "cdna3"},
-    maturity=Maturity.UNUSUAL,
     why="DeepEP's own kernels are for NVIDIA's GPUs; AMD has a build of its own, which Primus alone uses",
     source="github.com/deepseek-ai/DeepEP, README.md; model_zoo/recipes, of AMD",
 )
-DEEPEP_OVER_RACKS = Option(
+DEEPEP_OVER_RACKS = _unusual(
     name="deepep_over_racks",
     label="DeepEP's kernels where NVLink joins whole racks",
     uses=lambda f, p: (p.moe_flex_backend == "deepep") & (f.joined > MOST_NVLINK_PEERS),
     about="flex_backend",
     example={**DEEPEP.example, "joined": 72},
-    maturity=Maturity.UNUSUAL,
     why="Megatron-Bridge refuses it on GB200 and GB300; there one published layout has it and 47 HybridEP",
     source="megatron-bridge, training/flex_dispatcher_backend.py; model_zoo/recipes",
 )
-HYBRIDEP = Option(
+HYBRIDEP = _young(
     name="hybridep",
     label="HybridEP's kernels for the experts' tokens",
     uses=lambda f, p: p.moe_flex_backend == "hybridep",
     about="flex_backend",
     example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend": "hybridep"},
-    maturity=Maturity.YOUNG,
     why="its first releases in Megatron-LM, and a rank without tokens needed a later DeepEP",
     source="github.com/NVIDIA-NeMo/Megatron-Bridge/issues/3801, of containers up to NeMo 26.04",
     since="core_v0.16.1",
@@ -193,24 +188,22 @@ HYBRIDEP = Option(
         ),
     ),
 )
-HYBRIDEP_OVER_NODES = Option(
+HYBRIDEP_OVER_NODES = _defect(
     name="hybridep_over_nodes",
     label="HybridEP's kernels beyond the GPUs that NVLink joins",
     uses=lambda f, p: (p.moe_flex_backend == "hybridep") & (p.ep * p.etp > f.joined) & (f.joined <= MOST_NVLINK_PEERS),
     about="flex_backend",
     example={**HYBRIDEP.example, "ep": 64, "etp": 1, "joined": 8},
-    maturity=Maturity.DEFECT,
     why="between nodes of 8 GPUs its kernels were seen to fail, and to use a part of the network only",
     source="github.com/deepseek-ai/DeepEP/issues/590 (open)",
     since="core_v0.16.1",
 )
-MOE_OVERLAP = Option(
+MOE_OVERLAP = _young(
     name="moe_overlap",
     label="the experts' all-to-all beside another microbatch",
     uses=lambda f, p: p.overlap_moe_a2a,
     about="moe_overlap",
     example={"num_experts": 8, "ep": 8, "pp": 2, "vpp": 2, "overlap_moe_a2a": True},
-    maturity=Maturity.YOUNG,
     why="a run that trains without it crashed with it, and the report is open",
     source="github.com/NVIDIA/Megatron-LM/issues/1862, of core_v0.15.0rc5 and rc7",
     since="core_v0.14.0",
@@ -223,13 +216,12 @@ MOE_OVERLAP = Option(
         ),
     ),
 )
-CUDA_GRAPHS = Option(
+CUDA_GRAPHS = _young(
     name="cuda_graphs",
     label="CUDA graphs",
     uses=lambda f, p: no(p.cuda_graphs == "none"),
     about="cuda_graphs",
     example={"cuda_graphs": "all"},
-    maturity=Maturity.YOUNG,
     why="balancing losses were reported to differ under graphs, and graphs of attention in MoE layers to fail",
     source="github.com/NVIDIA/Megatron-LM/issues/1494 (open) and 1566; --cuda-graph-impl since core_v0.15.0",
     until="core_v0.14.0",
@@ -256,13 +248,7 @@ EXPERT_CAPACITY = _unusual(
     label="expert capacity per rank",
     uses=lambda f, p: p.expert_capacity > 0,
     about="expert_capacity",
-    example={
-        "num_experts": 8,
-        "ep": 8,
-        "moe_dispatcher": "flex",
-        "moe_flex_backend": "hybridep",
-        "expert_capacity": 1.5,
-    },
+    example={**HYBRIDEP.example, "expert_capacity": 1.5},
     why="HybridEP drops tokens above the capacity; Megatron-LM's training loop then repeats the step without one, "
     "which is not priced, and another training loop may not",
     needs=(_engine("Transformer Engine 2.14 or later has the experts' kernels for fixed buffers"),),
@@ -289,13 +275,12 @@ FP8_ATTENTION = Option(
     needs=(_engine("the kernels are cuDNN's, by way of Transformer Engine"),),
     asked=True,
 )
-GRAPHED_OVERLAP = Option(
+GRAPHED_OVERLAP = _defect(
     name="graphed_overlap",
     label="CUDA graphs with the experts' all-to-all beside another microbatch",
     uses=lambda f, p: no(p.cuda_graphs == "none") & p.overlap_moe_a2a,
     about="cuda_graphs",
     example={**MOE_OVERLAP.example, "cuda_graphs": "outside experts"},
-    maturity=Maturity.DEFECT,
     why="graphs of attention ended in NaN after 90 steps of Qwen3-235B, and the report is open",
     source="github.com/NVIDIA/Megatron-LM/issues/5966, of core_v0.19",
     since="core_v0.19.0",
@@ -319,37 +304,34 @@ FP8_PARAM_GATHER = Option(
     example={"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True},
     needs=(_engine("Transformer Engine holds weights in 8 bits"),),
 )
-MXFP8_PARAM_GATHER = Option(
+MXFP8_PARAM_GATHER = _defect(
     name="mxfp8_param_gather",
     label="weights gathered in mxfp8",
     uses=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
     about="fp8_param_gather",
     example={"precision": "mxfp8", "zero_stage": 1, "fp8_param_gather": True},
-    maturity=Maturity.DEFECT,
     why="without overlapped communication the loss became NaN, and an evaluation left weights unquantised",
     source="github.com/NVIDIA/Megatron-LM/issues/2272; mended by pull requests 4800 and 4562, in core_v0.18.0",
     until="core_v0.17.1",
 )
-WEIGHT_SHARDS = Option(
+WEIGHT_SHARDS = _young(
     name="gtp",
     label="weight shards (GTP)",
     uses=lambda f, p: p.gtp > 1,
     about="gtp",
     example={"gtp": 2, "dp": 8},
-    maturity=Maturity.YOUNG,
     why="Megatron-LM calls them so: interface and behaviour may change without notice; they need Transformer "
     "Engine 2.19 or later",
     source="docs/api-guide/core/generalized_tensor_parallel.md",
     since="core_v0.19.0",
     asked=True,
 )
-FUSED_LOSS = Option(
+FUSED_LOSS = _defect(
     name="fused_loss",
     label="Transformer Engine's fused loss",
     uses=lambda f, p: p.fused_loss,
     about="fused_loss",
     example={"fused_loss": True},
-    maturity=Maturity.DEFECT,
     why="training was seen to diverge with it: fp32 gradients were stored in 16 bits, and since core_v0.18.2 "
     "Megatron-LM's own parser refuses it",
     source="github.com/NVIDIA/Megatron-LM/pull/5115 and issues/1627, 1750; TransformerEngine/pull/3193",

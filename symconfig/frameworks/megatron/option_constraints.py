@@ -33,8 +33,7 @@ DEEPEP = {"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend
 HYBRIDEP = DEEPEP | {"moe_flex_backend": "hybridep"}
 GATHER = {"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True}
 
-_OF_BUFFERS = partial(Constraint, about="user_buffers")
-BUFFERS_SEQUENCE = _OF_BUFFERS(
+BUFFERS_SEQUENCE = Constraint(
     name="user buffers without sequence parallelism",
     predicate=lambda f, p: p.overlap_tp_comm & (no(p.sequence_parallel) | (p.tp == 1)),
     rule="user buffers need sequence parallelism",
@@ -43,7 +42,7 @@ BUFFERS_SEQUENCE = _OF_BUFFERS(
     source=ARGUMENTS,  # which switches sequence parallelism off at tp 1
     example=BUFFERS | {"sequence_parallel": False},
 )
-BUFFERS_NEAR = _OF_BUFFERS(
+BUFFERS_NEAR = Constraint(
     name="user buffers over far ranks",
     predicate=lambda f, p: p.overlap_tp_comm & (p.tp > f.joined),
     rule="user buffers reach no further than the GPUs that NVLink joins",
@@ -53,7 +52,7 @@ BUFFERS_NEAR = _OF_BUFFERS(
     source="transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp, create_communicator_grouped2",
     example=BUFFERS | {"joined": 4, "tp": 8},
 )
-BUFFERS_GPU = _OF_BUFFERS(
+BUFFERS_GPU = Constraint(
     name="user buffers of a GPU",
     predicate=lambda f, p: p.overlap_tp_comm & among(f.architecture, NO_USER_BUFFERS),
     rule="user buffers need NVIDIA GPUs with NVLink, from Ampere on",
@@ -63,7 +62,7 @@ BUFFERS_GPU = _OF_BUFFERS(
     source="transformer_engine/pytorch/module/base.py, initialize_ub; README.rst",
     example=BUFFERS | {"architecture": "ada"},
 )
-BUFFERS_HALF = _OF_BUFFERS(
+BUFFERS_HALF = Constraint(
     name="user buffers in fp16",
     predicate=lambda f, p: p.overlap_tp_comm & (p.precision == "fp16"),
     rule="user buffers add in bf16, whatever they are given",
@@ -72,7 +71,7 @@ BUFFERS_HALF = _OF_BUFFERS(
     source="transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers.cu, half_dtype",
     example=BUFFERS | {"precision": "fp16"},
 )
-BUFFERS_LATENT = _OF_BUFFERS(
+BUFFERS_LATENT = Constraint(
     name="user buffers of latent attention",
     predicate=lambda f, p: p.overlap_tp_comm & f.latent,
     rule="user buffers do not go with latent attention, whose layers have none",
@@ -80,7 +79,7 @@ BUFFERS_LATENT = _OF_BUFFERS(
     source="megatron/core/extensions/transformer_engine.py, TELinear, where core_v0.12 asserts the buffer's name",
     example=BUFFERS | {"latent": True},
 )
-_OF_FLEX = partial(Constraint, about="dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True)
+_OF_FLEX = partial(Constraint, got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True)
 FLEX_EXPERTS = _OF_FLEX(
     name="flex dispatcher without experts",
     predicate=lambda f, p: (p.moe_dispatcher == "flex") & (f.num_experts == 0),
@@ -139,18 +138,17 @@ HYBRIDEP_GPU = _OF_HYBRIDEP(
     source=BRIDGE,
     example=HYBRIDEP | {"architecture": "ada"},
 )
-_OF_ATTENTION = partial(Constraint, about="fp8_attention", got="{p.precision}")
-ATTENTION_FORMAT = _OF_ATTENTION(
+ATTENTION_FORMAT = Constraint(
     name="fp8 attention without fp8",
     predicate=lambda f, p: p.fp8_attention & no(among(p.precision, GATHERED_FORMATS)),
     rule="attention is in fp8 where products are in fp8 or mxfp8",
+    got="{p.precision}",
     pins=("fp8_attention=off", "precision=fp8", "precision=mxfp8"),
     unsaid=True,
     source="megatron/core/fp8_utils.py, get_fp8_recipe",
     example={"fp8_attention": True, "precision": "bf16"},
 )
-_OF_GATHERED = partial(Constraint, about="fp8_param_gather")
-GATHER_FORMAT = _OF_GATHERED(
+GATHER_FORMAT = Constraint(
     name="gathered weights without fp8",
     predicate=lambda f, p: p.fp8_param_gather & no(among(p.precision, GATHERED_FORMATS)),
     rule="weights are gathered in 8 bits where products are in fp8 or mxfp8",
@@ -159,7 +157,7 @@ GATHER_FORMAT = _OF_GATHERED(
     source=CONFIG,
     example=GATHER | {"precision": "bf16"},
 )
-GATHER_SHARDING = _OF_GATHERED(
+GATHER_SHARDING = Constraint(
     name="gathered weights without a sharded optimizer",
     predicate=lambda f, p: p.fp8_param_gather & (p.zero_stage == 0),
     rule="weights are gathered in 8 bits beside a sharded optimizer",
@@ -168,7 +166,7 @@ GATHER_SHARDING = _OF_GATHERED(
     source=ARGUMENTS,
     example=GATHER | {"zero_stage": 0, "tp": 8},
 )
-GATHER_OFFLOAD = _OF_GATHERED(
+GATHER_OFFLOAD = Constraint(
     name="gathered weights of an offloaded optimizer",
     predicate=lambda f, p: p.fp8_param_gather & (p.optimizer_offload > 0) & no(p.precision == "fp8"),
     rule="an offloaded optimizer writes weights in fp8 with delayed scaling only",
@@ -178,16 +176,16 @@ GATHER_OFFLOAD = _OF_GATHERED(
     source=ARGUMENTS,
     example=GATHER | {"precision": "mxfp8", "optimizer_offload": 0.5},
 )
-_OF_LOSS = partial(Constraint, about="fused_loss", pins=("fused_loss=off",))
-LOSS_REFUSED = _OF_LOSS(
+LOSS_REFUSED = Constraint(
     name="fused loss",
     predicate=lambda f, p: p.fused_loss,
     rule="Transformer Engine's fused loss is refused from core_v0.18 on",
+    pins=("fused_loss=off",),
     since=FUSED_LOSS_REFUSED,
     source=f"{ARGUMENTS}, of core_v0.18.2",
     example={"fused_loss": True},
 )
-_OF_SHARDS = partial(Constraint, about="gtp", got="{p.gtp}", pins=("gtp=1",))
+_OF_SHARDS = partial(Constraint, got="{p.gtp}", pins=("gtp=1",))
 SHARDS_OVER_DP = _OF_SHARDS(
     name="weight shards over dp",
     predicate=lambda f, p: p.dp % p.gtp != 0,
