@@ -127,8 +127,8 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
         {
             **picked(one, "name", "label"),
             "backends": [name for name, backend in BACKENDS.items() if one in backend.options],
-            "maturity": one.doubt and str(one.doubt.maturity),
-            **{key: one.doubt and getattr(one.doubt, key) for key in ("why", "source", "since", "until")},
+            "maturity": one.maturity and str(one.maturity),
+            **{key: value or None for key, value in picked(one, "why", "source", "since", "until").items()},
         }
         for one in _chosen(known.values(), name)
     ]

@@ -96,7 +96,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster)
     --html, --launcher and --templates, and InfeasibleError.
     """
     from symconfig.api.mixed import solve
-    from symconfig.report.mixed import blocks
+    from symconfig.report.table import mixed_blocks
 
     names = ("html", "launcher", "templates")
     refuse(arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
@@ -112,7 +112,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster)
             progress=progress,
         )
     written = result.write(out, arguments.force, replaced) if out is not None else []
-    show(arguments, result.to_dict, lambda: blocks(result.plan))
+    show(arguments, result.to_dict, lambda: mixed_blocks(result.plan))
     if out is not None:
         wrote(out, written, arguments.json, ())
     return 0

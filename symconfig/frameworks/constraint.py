@@ -218,7 +218,11 @@ class Constraint:
 
         A degree alone in `pins` becomes ranges below and above the point's value: `tp=..3`, `tp=5..`.
         """
-        return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
+        return tuple(
+            pin
+            for name in self.pins
+            for pin in ((name,) if "=" in name else other(name, int(getattr(point, FIELD_OF_PIN.get(name, name)))))
+        )
 
 
 def only(
@@ -268,10 +272,6 @@ def other(name: str, value: int) -> tuple[str, ...]:
     """
     below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
     return (*below, f"{name}={value + 1}..")
-
-
-def _of(point: Configuration, pin: str) -> int:
-    return int(getattr(point, FIELD_OF_PIN.get(pin, pin)))
 
 
 @dataclass(slots=True)

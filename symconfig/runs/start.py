@@ -22,7 +22,7 @@ from symconfig.frameworks.known import BACKENDS, ENTRIES, Entry, Name
 from symconfig.frameworks.megatron.releases import NEWEST
 from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
-from symconfig.render.summary import nodes
+from symconfig.render.shared import nodes
 from symconfig.units import GIB
 
 OnMismatch = Literal["fail", "warn", "ignore"]

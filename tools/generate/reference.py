@@ -15,7 +15,7 @@ from symconfig.descriptor.training import Training
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
 from symconfig.existing.rules import deepspeed, megatron
 from symconfig.existing.rules.rule import BASE, Finding, Rule
-from symconfig.frameworks.backend import Backend, Maturity, Option, Standing
+from symconfig.frameworks.backend import Backend, Maturity, Option
 from symconfig.frameworks.known import BACKENDS
 from symconfig.render import every_launcher, targets
 from symconfig.render.target import Target
@@ -112,22 +112,22 @@ def _options_of(backend: Backend) -> Iterator[str]:
 def _option(option: Option) -> Iterator[str]:
     yield f"## {option.name}\n"
     yield f"{option.label[0].upper()}{option.label[1:]}.\n"
-    if (standing := option.doubt) is not None:
-        yield f"- **{standing.maturity}**{_releases(standing)}: {standing.why} ({standing.source})"
+    if option.maturity is not None:
+        yield f"- **{option.maturity}**{_releases(option)}: {option.why} ({option.source})"
     for need in option.needs:
         wants = [f"the Python module `{need.module}`"] if need.module else []
         wants += [f"`{name}={value}`" for name, value in need.environment.items()]
         yield f"- needs {', '.join(wants)}: {need.why}; {need.hint}"
-    if option.doubt or option.needs:
+    if option.maturity or option.needs:
         yield ""
 
 
-def _releases(standing: Standing) -> str:
-    if standing.since and standing.until:
-        return f", {standing.since} to {standing.until}"
-    if standing.since:
-        return f", since {standing.since}"
-    return f", up to {standing.until}" if standing.until else ""
+def _releases(option: Option) -> str:
+    if option.since and option.until:
+        return f", {option.since} to {option.until}"
+    if option.since:
+        return f", since {option.since}"
+    return f", up to {option.until}" if option.until else ""
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------

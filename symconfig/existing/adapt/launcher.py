@@ -18,8 +18,8 @@ from symconfig.format import several
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, summary
-from symconfig.render.summary import Nodes
+from symconfig.render import megatron, shared
+from symconfig.render.shared import Nodes
 
 _TASKS = ("n", "np", "ntasks", "ntasks_per_node", "num_proc", "npernode")
 _OUTER = ("srun", "sbatch", "mpirun", "mpiexec", "horovodrun")
@@ -108,7 +108,7 @@ def with_gpus(progress: Progress, plan: Plan) -> Progress:
     cannot be changed listed as unplaced, and so is a check of the script's own that fails then.
     """
     world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
-    nodes = summary.nodes(plan)
+    nodes = shared.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:
             return progress.with_note(

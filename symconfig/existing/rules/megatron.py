@@ -17,7 +17,7 @@ from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, gran
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.existing.rules.rule import findings as findings_of
-from symconfig.frameworks.megatron import constraints, graph_constraints, option_constraints, sparse
+from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
@@ -32,7 +32,7 @@ FACTS = words("tp pp cp ep etp dp gpus experts chunks microbatches fsdp low_prec
 LEVELS, POSITIONS = "hierarchical_context_parallel_sizes", "position_embedding_type"
 LOSSES = "moe_router_load_balancing_type"
 ROPES = ("rope", "yarn", "mrope")
-TABLE = {**vars(constraints), **vars(option_constraints), **vars(graph_constraints), **vars(sparse)}
+TABLE = {**vars(constraints), **vars(option_constraints), **vars(sparse)}
 
 
 def absent(facts: MegatronFacts, dest: str) -> bool:

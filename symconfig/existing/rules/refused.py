@@ -15,8 +15,8 @@ from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import NO_FLASH, Constraint, Fixed, Verdict, failing, in_force
 from symconfig.frameworks.megatron import constraints as table
-from symconfig.frameworks.megatron import graph_constraints, options, sparse
 from symconfig.frameworks.megatron import option_constraints as options_table
+from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.configuration_set import UNKNOWN, ConfigurationSet
@@ -245,7 +245,7 @@ def example_options(example: Mapping[str, Any]) -> str:
 
 
 # By constraint, how the audit reports it (rows/wordings.yaml).
-_TABLES = {**vars(shared), **vars(table), **vars(options_table), **vars(graph_constraints)}
+_TABLES = {**vars(shared), **vars(table), **vars(options_table)}
 WORDINGS: Mapping[Constraint, Row] = {_TABLES[name]: row for name, row in rows_of("wordings").items()}
 
 

@@ -244,7 +244,7 @@ class Fallback:
     """A plan and its plans for fewer nodes, the most nodes first."""
 
     plan: Plan
-    nodes: summary.Nodes
+    nodes: shared.Nodes
     smaller: tuple[Smaller, ...]
 
     @property
@@ -277,7 +277,7 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
     candidates of each. A number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is
     empty or a number is not from 1 to the plan's nodes less one, or as `best_plan`.
     """
-    nodes = summary.nodes(plan)
+    nodes = shared.nodes(plan)
     wrong = [number for number in lost if not 1 <= number < nodes.count]
     if wrong or not lost:
         raise InputError(
@@ -289,7 +289,7 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
     return Fallback(plan, nodes, tuple(_without(plan, nodes, each, top, progress) for each in sorted(set(lost))))
 
 
-def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Progress | None) -> Smaller:
+def _without(plan: Plan, nodes: shared.Nodes, lost: int, top: int, progress: Progress | None) -> Smaller:
     """Return the best plan without `lost` nodes, and whether the full plan's checkpoint loads in it, for each way to
     save. If its ZeRO stage is another one, a plan with the full plan's stage replaces it where there is one. If nothing
     fits, the result has `problems` and no plan. progress: called with a phase that names the nodes.
