@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules import megatron_checks, megatron_options
+from symconfig.existing.rules import megatron_checks
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
@@ -235,9 +235,10 @@ FILES = (
     "megatron_router", "megatron_switches", PAIRS, "megatron_training", "megatron_checkpoints", "megatron_recompute",
     "megatron_speed", "machine", "environment",
 )  # fmt: skip
-CHECKS = {**vars(megatron_checks), **vars(megatron_options)}
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
-    file: rules_of(file, LANGUAGE, CHECKS) if file != PAIRS else tuple(_rule(*row) for row in rows_of(file).items())
+    file: tuple(_rule(*row) for row in rows_of(file).items())
+    if file == PAIRS
+    else rules_of(file, LANGUAGE, vars(megatron_checks))
     for file in FILES
 }
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
