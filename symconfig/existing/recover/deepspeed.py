@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
@@ -74,7 +73,12 @@ def _tree(config: Mapping[str, Any]) -> Tree:
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run by the DeepSpeed JSON, else by that which Accelerate builds, and arguments. Raises InputError."""
+    """Return the run by the DeepSpeed JSON, else by that which Accelerate builds, and by the program's arguments.
+
+    AutoTP is tp, Ulysses is cp, and enabled AutoEP ep. The user's GPUs and sequence length take precedence. "auto"
+    values are filled in as the Trainer does, unless the program takes --deepspeed_config. Raises InputError with all
+    problems, among them a missing model, batch, number of GPUs or length.
+    """
     tree = reading.deepspeed
     if tree is None and (config := accelerate_settings(reading).config) is not None:
         tree = _tree(config)
@@ -82,124 +86,71 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
     if not isinstance(tree.data, dict):
         raise InputError(tree.problem((), "is not a JSON object"))
-    return _Reader(reading, tree, cluster, supplied, Arguments(reading.options)).run()
+    arguments, problems = Arguments(reading.options), list[Problem]()
+    model = described(reading, arguments, supplied, problems)
+    sizes, assumed = batch_sizes(reading, tree, arguments, supplied.gpus or reading.world.gpus, problems)
+    length = supplied.seq_length or arguments.whole(*SEQUENCE)
+    if length is None:
+        problems.append(Problem("the length of the sequences is not said", reading.file, hint="--seq-length N"))
+    config = tree.data
+    if uses_trainer(arguments):
+        config = autofilled(config, arguments, model.model.hidden_size if model else None)
+    precision, guessed = _precision(config, tree, arguments, cluster, problems)
+    recompute = _recompute(arguments)
+    problems += arguments.problems
+    if problems or model is None or sizes is None or length is None:
+        raise InputError(list(dict.fromkeys(problems)))
+    model = replace(model, model=built(model.model, "deepspeed"))
+    kernels, zero, width = _kernels(arguments, model.model), zero_of(config), gradient_bytes_of(config)
+    optimizer, taken = optimizer_of(config, arguments)
+    behaviour = switches(zero, width, sizes.gpus // sizes.tensor, kernels)
+    framework = stepping(switched(DEEPSPEED, cluster.gpu.architecture, behaviour), optimizer)
+    replicated = sizes.dp * sizes.sequence > 1
+    configuration = Setup(
+        tp=sizes.tensor,
+        cp=sizes.sequence,
+        ep=sizes.experts,
+        dp=sizes.dp,
+        micro=sizes.micro,
+        global_batch=sizes.micro * sizes.steps * sizes.dp,
+        seq_length=length,
+        **recompute,
+        zero_stage=zero.stage,
+        precision=precision,
+        cp_comm="a2a" if sizes.sequence > 1 else "p2p",
+        overlap_grad_reduce=replicated and (zero.overlap or zero.stage == 0),
+        overlap_param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
+        optimizer_offload=zero.offload.optimizer,
+        param_offload=zero.offload.weights,
+        moe_dispatcher="alltoall" if model.model.experts else None,
+        grad_bytes=width,
+        framework=framework,
+        backend="deepspeed",
+        version=DEEPSPEED_RELEASE,
+    )
+    target = Target("deepspeed", DEEPSPEED_RELEASE)
+    return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reader of one DeepSpeed JSON and a program's arguments; collects problems."""
+def _precision(
+    config: Json, tree: Tree, arguments: Arguments, cluster: ClusterDescriptor, problems: list[Problem]
+) -> tuple[Precision, tuple[Assumed, ...]]:
+    """Return (the precision that `config` enables, assumptions); for "auto" without arguments the GPU's, assumed.
 
-    reading: Reading
-    tree: Tree
-    cluster: ClusterDescriptor
-    supplied: Supplied
-    arguments: Arguments
-    problems: list[Problem] = field(default_factory=list)
-
-    def run(self) -> Run:
-        """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or length.
-
-        AutoTP is tp, Ulysses is cp, and enabled AutoEP ep. The user's GPUs and sequence length take precedence. "auto"
-        values are filled in as the Trainer does, unless the program takes --deepspeed_config.
-        """
-        arguments, supplied, problems = self.arguments, self.supplied, self.problems
-        model = described(self.reading, arguments, supplied, problems)
-        tensor, sequence = self._degree("tensor_parallel", "autotp_size"), self._degree("sequence_parallel_size")
-        experts = (
-            self._degree("expert_parallel", "autoep_size")
-            if section(self.tree.data, "expert_parallel").get("enabled") is True
-            else 1
-        )
-        batch, assumed = batch_sizes(
-            self.reading,
-            self.tree,
-            arguments,
-            problems,
-            tensor=tensor,
-            sequence=sequence,
-            gpus=supplied.gpus or self.reading.world.gpus,
-        )
-        length = supplied.seq_length or arguments.whole(*SEQUENCE)
-        if length is None:
-            problems.append(
-                Problem("the length of the sequences is not said", file=self.reading.file, hint="--seq-length N")
-            )
-        trainer = uses_trainer(arguments)
-        config = (
-            autofilled(self.tree.data, arguments, model.model.hidden_size if model else None)
-            if trainer
-            else self.tree.data
-        )
-        precision, guessed = self._precision(config)
-        recompute = _recompute(arguments)
-        problems += arguments.problems
-        if problems or model is None or batch is None or length is None:
-            raise InputError(list(dict.fromkeys(problems)))
-        model = replace(model, model=built(model.model, "deepspeed"))
-        switched_on = switches(
-            zero_of(config),
-            gradient_bytes_of(config),
-            batch.gpus // tensor,
-            _kernels(arguments, model.model),
-        )
-        optimizer, taken = optimizer_of(config, arguments)
-        framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
-        dp = batch.gpus // (tensor * sequence)
-        zero, replicated = zero_of(config), dp * sequence > 1
-        configuration = Setup(
-            tp=tensor,
-            cp=sequence,
-            ep=experts,
-            dp=dp,
-            micro=batch.micro,
-            global_batch=batch.micro * batch.steps * dp,
-            seq_length=length,
-            **recompute,
-            zero_stage=zero.stage,
-            precision=precision,
-            cp_comm="a2a" if sequence > 1 else "p2p",
-            overlap_grad_reduce=replicated and (zero.overlap or zero.stage == 0),
-            overlap_param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
-            optimizer_offload=zero.offload.optimizer,
-            param_offload=zero.offload.weights,
-            moe_dispatcher="alltoall" if model.model.experts else None,
-            grad_bytes=gradient_bytes_of(config),
-            framework=framework,
-            backend="deepspeed",
-            version=DEEPSPEED_RELEASE,
-        )
-        target = Target("deepspeed", DEEPSPEED_RELEASE)
-        return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
-
-    def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return (the precision that `config` enables, assumptions); for "auto" without arguments the GPU's, assumed.
-
-        That is bf16, else fp16. For fp32, and "auto" beside arguments, a problem is recorded and ("bf16", ()) returned.
-        """
-        if (given := precision_of(config)) is not None:
-            return given, ()
-        left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
-        if left and not self.arguments.settings:
-            name: Precision = "bf16" if self.cluster.gpu.peak_flops.bf16 else "fp16"
-            why = f'{left[0]}.enabled is "auto", and the GPU has it'
-            return name, (Assumed("precision", name, why, self.tree.place((left[0], "enabled"))),)
-        what = "neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted"
-        hint = '"bf16": {"enabled": true}' + (
-            " or --bf16 True" if left and uses_trainer(self.arguments) and self.arguments.settings else ""
-        )
-        self.problems.append(self.tree.problem((left[0], "enabled") if left else (), what, hint=hint))
-        return "bf16", ()
-
-    def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if absent, 0, "auto" or, recorded in `problems`, malformed."""
-        value = self.tree.get(*path)
-        if value in (None, 0, AUTO):
-            return 1
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        got, need = shorten(repr(value)), "a whole number above zero"
-        self.problems.append(self.tree.problem(path, "is no degree", got=got, need=need))
-        return 1
+    That is bf16, else fp16. For fp32, and "auto" beside arguments, a problem is recorded and ("bf16", ()) returned.
+    config: the JSON of `tree` with "auto" filled in.
+    """
+    if (given := precision_of(config)) is not None:
+        return given, ()
+    left = [key for key in ("bf16", "fp16") if section(tree.data, key).get("enabled") == AUTO]
+    if left and not arguments.settings:
+        name: Precision = "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
+        why = f'{left[0]}.enabled is "auto", and the GPU has it'
+        return name, (Assumed("precision", name, why, tree.place((left[0], "enabled"))),)
+    what = "neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted"
+    hint = '"bf16": {"enabled": true}' + " or --bf16 True" * (bool(left) and uses_trainer(arguments))
+    problems.append(tree.problem((left[0], "enabled") if left else (), what, hint=hint))
+    return "bf16", ()
 
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:

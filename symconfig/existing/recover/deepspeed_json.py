@@ -105,29 +105,36 @@ _NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "inc
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Resolved batch sizes: sequences per data rank and microbatch, microbatches per step, GPUs of the launch."""
+    """Resolved sizes: sequences per data rank and microbatch, microbatches per step, GPUs of the launch, degrees.
+
+    tensor, sequence, experts: of AutoTP, whose ranks count as data ranks, Ulysses and AutoEP.
+    """
 
     micro: int
     steps: int
     gpus: int
+    tensor: int
+    sequence: int
+    experts: int
+
+    @property
+    def dp(self) -> int:
+        return self.gpus // (self.tensor * self.sequence)
 
 
 def batch_sizes(
-    reading: Reading,
-    tree: Tree,
-    arguments: Arguments,
-    problems: list[Problem],
-    *,
-    tensor: int,
-    sequence: int,
-    gpus: int | None,
+    reading: Reading, tree: Tree, arguments: Arguments, gpus: int | None, problems: list[Problem]
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
     """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
-    tensor, sequence: degrees of AutoTP, whose ranks count as data ranks, and Ulysses. gpus: of the launch; if None they
-    follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8), else are one node's, both as
-    assumptions. One microbatch per step is assumed if neither steps nor train batch are given.
+    gpus: of the launch; if None they follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8),
+    else are one node's, both as assumptions. One microbatch per step is assumed if neither steps nor train batch are
+    given. AutoEP's degree counts only if it is enabled.
     """
+    tensor = _degree(tree, problems, "tensor_parallel", "autotp_size")
+    sequence = _degree(tree, problems, "sequence_parallel_size")
+    enabled = tree.get("expert_parallel", "enabled") is True
+    experts = _degree(tree, problems, "expert_parallel", "autoep_size") if enabled else 1
     before, assumed = len(problems), list[Assumed]()
     micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
     dark = uses_trainer(arguments) and arguments.given(*_SAID_BY[MICRO])  # its value is what is wrong then
@@ -161,7 +168,23 @@ def batch_sizes(
             hint = f"leave {TRAIN} out, and DeepSpeed multiplies it out"
             problems.append(tree.problem((TRAIN,), what, got=str(train), need=need, hint=hint))
             return None, ()
-    return Sizes(micro or 1, steps or 1, gpus), tuple(assumed)
+    return Sizes(micro or 1, steps or 1, gpus, tensor, sequence, experts), tuple(assumed)
+
+
+def _degree(tree: Tree, problems: list[Problem], *path: str) -> int:
+    """Return the degree at a path of the JSON; 1 if absent, 0, "auto" or, recorded in `problems`, malformed."""
+    stated = tree.get(*path) not in (None, 0, AUTO)
+    return (_positive(tree, problems, "is no degree", *path) if stated else None) or 1
+
+
+def _positive(tree: Tree, problems: list[Problem], what: str, *path: str) -> int | None:
+    """Return the positive integer at a path of the JSON; None, with the problem `what`, for any other value."""
+    value = tree.get(*path)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS:
+        return value
+    got, need = shorten(repr(value)), "a whole number above zero"
+    problems.append(tree.problem(path, what, got=got, need=need))
+    return None
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
@@ -177,11 +200,7 @@ def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -
             what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
             problems.append(tree.problem((key,), what, hint=_hint("a number", key, arguments)))
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS:
-        return value
-    what, need = "is no size of a batch", "a whole number above zero"
-    problems.append(tree.problem((key,), what, got=shorten(repr(value)), need=need))
-    return None
+    return _positive(tree, problems, "is no size of a batch", key)
 
 
 def _hint(in_json: str, key: str, arguments: Arguments) -> str:

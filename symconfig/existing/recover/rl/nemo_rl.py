@@ -151,15 +151,13 @@ class Reader(Script):
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
 
-    def run(self) -> Run:
-        """Return the policy's run with its step (GRPO) or its update (others). Raises InputError with all problems."""
+    def made(self) -> Run | None:
+        """Return the policy's run with its step (GRPO) or its update (others)."""
         self.problems += self._refused()
-        model, run = self.model(f"{POLICY}.model_name"), None
-        if not self.problems and model is not None:
-            run = self._step(model) if self._method == "grpo" else self._without_generation(model)
-        if self.problems or self.values.problems or run is None:
-            raise self.refusal()
-        return replace(run, assumed=(*run.assumed, *self.assumed))
+        model = self.model(f"{POLICY}.model_name")
+        if self.problems or model is None:
+            return None
+        return self._step(model) if self._method == "grpo" else self._without_generation(model)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: an algorithm, engine or precision that is not predicted, and no GPU to train on."""

@@ -43,17 +43,14 @@ class Reader(Script):
     def _program(self) -> str:
         return program(self.reading) or ""
 
-    def run(self) -> Run:
-        """Return the trained model's run: for train_ppo_ray with the step and any critic's run, else with its update.
-
-        Raises InputError with all problems.
-        """
+    def made(self) -> Run | None:
+        """Return the model's run: for train_ppo_ray with the step and any critic's run, else with its update."""
         self.problems += self._refused()
         model = self.model("actor.model_name_or_path")
         values, rl = self.values, self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
         if self.problems or values.problems or model is None or (rl is None and self._program == RAY):
-            raise self.refusal()
+            return None
         if rl is None:
             return self._without_generation(model)
         packed = self._room("train", rl).within(rl, max(1, gpus // self.ranks))
@@ -69,7 +66,7 @@ class Reader(Script):
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self.ranks), packed.room, on)
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
+        return replace(actor, step=step, critic=critic)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: a program that is not predicted, a reference on other numbers of GPUs than the actor's."""
@@ -214,4 +211,4 @@ class Reader(Script):
             reference="streamed" if self._streams else "resident",
         )
         self.full_sequences(longest, "data.max_len")
-        return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
+        return replace(run, alone=alone)

@@ -15,9 +15,10 @@ from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.arguments import Arguments, Launched, accelerate_settings
 from symconfig.existing.recover.deepspeed import optimizer_of
+from symconfig.existing.recover.deepspeed_model import adapted
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.rl import fsdp
-from symconfig.existing.recover.rl.script import Script, adapted, adapted_modules, megatron_options, without_images
+from symconfig.existing.recover.rl.script import Script, adapted_modules, megatron_options, without_images
 from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes

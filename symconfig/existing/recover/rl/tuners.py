@@ -41,8 +41,8 @@ _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 class Reader(TunerWorkers):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    def run(self) -> Run:
-        """Return the trained model's run with its step (GRPO, RLOO) or update. Raises InputError with all problems.
+    def made(self) -> Run | None:
+        """Return the trained model's run with its step (GRPO, RLOO) or update.
 
         A program whose code is not read is assumed to train as Transformers' Trainer does.
         """
@@ -61,10 +61,7 @@ class Reader(TunerWorkers):
         model = self._model()
         if model is not None and not self.program.megatron:
             self.problems += self.undivided_heads(model, self._sp, "sequence_parallel_size")
-        around = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
-        if self.problems or self.values.problems or around is None:
-            raise self.refusal()
-        return replace(around, assumed=(*around.assumed, *self.assumed))
+        return self._step(model) if self.program.method in _STEPS else self._without_generation(model)
 
     @property
     def _micro(self) -> int:
@@ -179,12 +176,14 @@ class Reader(TunerWorkers):
         response, at_once = values.whole("max_completion_length") or 1, _AT_ONCE
         if self.tuner.padded and not engine[1]:  # all that a replica generates (trl/trainer/grpo_trainer.py)
             at_once = max(1, generated // self.replicas) * engine[0]
-        return self.section(
+        return self.step_section(
             self._prompt(response),
             response,
+            generated // samples,
+            samples,
+            update,
+            {},
             algorithm=_ALGORITHMS.get(values.text("advantage_estimator") or self.program.method, "grpo"),
-            prompts=generated // samples,
-            samples=samples,
             updates=max(1, generated // update),
             epochs=values.whole("num_iterations") or 1,
             reference=bool(values.number("beta")),
@@ -192,7 +191,6 @@ class Reader(TunerWorkers):
             placement="split" if engine[1] else "colocated",
             rollout_gpus=engine[1] or None,
             rollout={
-                "engine": "vllm",
                 "tp": engine[0],
                 "memory_share": values.number("vllm_gpu_memory_utilization"),
                 "max_num_seqs": values.whole("vllm_max_num_seqs") or at_once,

@@ -61,17 +61,17 @@ class Reader(Script):
         trained = (self.values.whole("world.nodes") or 1) * (self.values.whole("world.gpus") or 8)
         return max(0, (world.gpus or 0) - trained)
 
-    def run(self) -> Run:
+    def made(self) -> Run | None:
         """Return the actor's run with the step around it, and the critic's if there is one.
 
-        The critic has its own model only if the script gives one and none is supplied. Raises InputError.
+        The critic has its own model only if the script gives one and none is supplied.
         """
         self.problems += self._refused()
         model = self.model("actor.model")
         rl = self._rl()
         packed = None if rl is None else self._packed("actor", rl)
         if self.problems or self.values.problems or model is None or rl is None or packed is None:
-            raise self.refusal()
+            return None
         actor = self._trained("actor", model, rl, packed)
         step = self._rewarded(self._step(rl, actor, packed))
         critic = None
@@ -81,13 +81,11 @@ class Reader(Script):
                 own = self.model("critic.model", adapts=False)
             packed = self._packed("critic", rl)
             if own is None or packed is None or self.problems:
-                raise self.refusal()
+                return None
             critic = self._trained("critic", own, rl, packed)
             c = critic.configuration
             step = replace(step, critic_fill=packed.within(rl, c.dp).fill(rl, c.global_batch))
-        if self.values.problems:
-            raise self.refusal()
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
+        return replace(actor, step=step, critic=critic)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: workers or an engine that are not predicted, and adapters read from a folder."""
