@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.configuration import Configuration, configuration_of
-from symconfig.existing.audit.judge import MEMORY, Judged, job_of, judge
+from symconfig.existing.audit.judge import MEMORY, PHASES, Judged, job_of, judge
 from symconfig.existing.launch.reading import Hides, Reading, Unread
 from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.run import Impossible, Run, Supplied
-from symconfig.existing.rules import launcher
+from symconfig.existing.rules import deepspeed, launcher, megatron, rl
 from symconfig.existing.rules.launcher import LauncherFacts
-from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.plans.plan import Plan
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from symconfig.existing.audit.steps import State
 
 
+# Every rule of an audit, in the order of the page of rules.
+RULES: tuple[Rule[Any], ...] = (*megatron.RULES, *deepspeed.RULES, *rl.RULES, *launcher.RULES, *MEMORY, *PHASES)
 _ALIKE = 0.005  # of a step, that no plan is better by
 
 

@@ -250,7 +250,7 @@ def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Fin
         return []
     model = described(reading, Arguments(reading.options), supplied, [])
     facts = DeepSpeedFacts.of_reading(reading, gpus, model.model if model is not None else None)
-    return deepspeed_rules.findings(facts, deepspeed_rules.RULES)
+    return findings(deepspeed_rules.RULES, facts)
 
 
 class RlConfiguration(MegatronConfiguration):

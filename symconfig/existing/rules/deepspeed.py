@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -15,8 +15,7 @@ from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
-from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, bases_of, rules_of
-from symconfig.existing.rules.rule import findings as findings_of
+from symconfig.existing.rules.rule import Check, Language, Lookup, Row, bases_of, rules_of
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing
@@ -28,7 +27,6 @@ from symconfig.frameworks.deepspeed.keys import (
     TRAIN,
     ZERO,
     Kind,
-    Mismatch,
     mismatches,
     schema,
 )
@@ -146,22 +144,19 @@ def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
     Keys that the Trainer overwrites, or that have a rule of their own, are skipped. alike: only mismatches with (True)
     or without (False) a similar known word; None: both.
     """
+    of_key = kind in ("removed", "unknown", "ignored", "deprecated")
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         for mismatch in mismatches(facts.tree.data):
             if (facts.trainer and mismatch.path in OVERWRITTEN) or mismatch.path in _ELSEWHERE:
                 continue
             if mismatch.kind == kind and (alike is None or alike == (mismatch.alike is not None)):
-                yield _mismatch_problem(facts, mismatch)
+                hint, need = mismatch.alike, mismatch.need
+                if kind == "deprecated":
+                    hint, need = f"{need} instead" if need else hint, None
+                yield facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
     return check
-
-
-def _mismatch_problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
-    of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
-    hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.alike
-    need = None if mismatch.kind == "deprecated" else mismatch.need
-    return facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
 
 deepspeed_misspelt_key = _of("ignored", alike=True)
@@ -341,8 +336,3 @@ KEYS, *_OTHERS = (
 MEANING = tuple(rule for rules in _OTHERS for rule in rules)
 RULES = (*KEYS, *MEANING)
 GRID = "deepspeed-grid"  # the rule of degrees that do not divide
-
-
-def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
-    """Return a finding for each problem of these rules, in the order of the file."""
-    return findings_of(rules, facts)
