@@ -16,7 +16,6 @@ from symconfig.existing.launch.reading import Hides, Reading, Unread
 from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import deepspeed, launcher, megatron, rl
-from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.plans.plan import Plan
@@ -98,7 +97,8 @@ def audit(
     """
     reader = given if isinstance(given, Configuration) else configuration_of(given, supplied)
     reading = reader.reading
-    findings = (*_launcher(reading, supplied, cluster), *reader.findings(cluster))
+    per_node = cluster.gpus_per_node if cluster is not None else None
+    findings = (*launcher.broken(reading, supplied.gpus, per_node), *reader.findings(cluster))
     unpredicted = _prediction_blockers(reader, cluster)
     if unpredicted or cluster is None:
         return Audit(reader, findings, unpredicted=tuple(unpredicted))
@@ -153,25 +153,6 @@ def planned(
         return replace(done, better=better)
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return replace(done, better=better, way=steps(done.judged, better, framework))
-
-
-def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
-    """Return the findings of the launcher's rules: its GPUs and nodes against those supplied and the cluster's nodes.
-
-    Their place is the first word that gives a number of GPUs, else the program.
-    """
-    config = reading.deepspeed.text if reading.deepspeed is not None else None
-    scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
-    facts = LauncherFacts(
-        started=reading.world.gpus,
-        started_per_node=reading.world.gpus_per_node,
-        nodes=reading.world.nodes,
-        gpus=supplied.gpus,
-        gpus_per_node=cluster.gpus_per_node if cluster is not None else None,
-        scripts=scripts,
-    )
-    place = next((word.place for word in reading.world.words), None)
-    return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
 
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:

@@ -62,29 +62,19 @@ def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -
     """Return the supplied model, else the one that a setting's last value names, and assumptions. Raises InputError."""
     if supplied.model is not None:
         return supplied.model, []
+    unnamed, hint = "nothing says which model is trained", "--model NAME, or --model FOLDER with its config.json"
     if setting is None or not setting.values:
-        raise InputError(unnamed(None, Problem("", reading.file)))
+        raise InputError(unnamed, file=reading.file, hint=hint)
     word = setting.values[-1]
     if word.text and (known := by_name(word.text, setting.place)) is not None:
         return known
     if word.unknown and not word.text.rpartition("/")[2]:
         raise InputError(setting.problem(f"its value {word.unknown}", hint="--model M"))
-    raise InputError(unnamed(word.text, setting.problem("")))
-
-
-def unnamed(given: str | None, where: Problem) -> Problem:
-    """Return `where` as a problem that no model is named, or, with `given`, that the model of that name is not known.
-
-    Its hint says how to pass the model: for a Hugging Face id how to download it.
-    """
-    what = "nothing says which model is trained"
-    got = None
-    hint = "--model NAME, or --model FOLDER with its config.json"
-    if given:
-        what, got = "the model is not one that is known by its name", given
-    if given and hub.is_id(given):
-        hint = str(hub.absent(given, "").problems[0].hint)
-    return replace(where, what=what, got=got, hint=hint)
+    if not word.text:
+        raise InputError(setting.problem(unnamed, hint=hint))
+    if hub.is_id(word.text):  # how to download it
+        hint = str(hub.absent(word.text, "").problems[0].hint)
+    raise InputError(setting.problem("the model is not one that is known by its name", got=word.text, hint=hint))
 
 
 def _adapter(

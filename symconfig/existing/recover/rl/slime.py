@@ -60,17 +60,49 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *known)
 
     def made(self) -> Run | None:
-        """Return the actor's run with the step around it, and the critic if there is one."""
+        """Return the actor's run with the step around it, and with a critic if the algorithm has one.
+
+        The critic is the actor's run once more. Options of shape are dropped for a model that is known by its name.
+        """
         values = self.values
         for name in ("debug_train_only", "loss_type"):
             if values.given(name) and values.text(name) in ("", "sft_loss"):
                 raise InputError(self.problem(name, "fine-tuning by slime is not predicted"))
-        if self.trained_gpus >= 1:
-            rl = self._rl()
-            return None if self.problems or values.problems or rl is None else self._run(rl)
-        if all(values.whole(name) for name in ("actor_num_nodes", "actor_num_gpus_per_node")):  # 0 is their problem
-            self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
-        return None
+        if self.trained_gpus < 1:
+            if all(values.whole(name) for name in ("actor_num_nodes", "actor_num_gpus_per_node")):  # 0 is their problem
+                what = "leaves no GPU to train on"
+                self.problems.append(Problem(what, self.reading.file, field="--rollout-num-gpus"))
+            return None
+        rl = self._rl()
+        if self.problems or values.problems or rl is None:
+            return None
+        # A model that is known by its name has no options of its shape.
+        named = values.given("spec") or model_hidden(self.reading)
+        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
+        names = Namespace(tuple(options), flags(self.version()))
+        dp = max(1, self.trained_gpus // gpus_per_replica(names))
+        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
+        room = None if tokens is None else tokens * names.whole("context_parallel_size")
+        packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
+        own = packed.within(rl, dp)
+        run = self._trained(names, own.spread(rl, dp), own.room)
+        if (group := in_a_row(run.configuration)) > 1:
+            run = replace(run, configuration=replace(run.configuration, global_batch=own.spread(rl, dp, group)))
+        # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.
+        away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
+        step = self.step(
+            rl,
+            run,
+            packed,
+            read=own.as_trained(rl, dp, group),
+            away=away,
+            waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
+            reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
+            chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
+            weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
+        )
+        critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
+        return replace(run, step=step, critic=critic)
 
     @property
     def apart(self) -> int:
@@ -141,36 +173,3 @@ class Reader(Script):
         model = described(self.reading, self.values.find("hf_checkpoint"), self.supplied)
         run = megatron.run(whole, self.trained_gpus, self.known_cluster, replace(self.supplied, model=model.model))
         return replace(run, assumed=(*model.assumed, *run.assumed))
-
-    def _run(self, rl: Rl) -> Run:
-        """Return the actor's run with its step, and a critic if the algorithm has one.
-
-        The critic is the actor's run once more. Options of shape are dropped for a model that is known by its name.
-        """
-        # A model that is known by its name has no options of its shape.
-        values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
-        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
-        names = Namespace(tuple(options), flags(self.version()))
-        dp = max(1, self.trained_gpus // gpus_per_replica(names))
-        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
-        room = None if tokens is None else tokens * names.whole("context_parallel_size")
-        packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
-        own = packed.within(rl, dp)
-        run = self._trained(names, own.spread(rl, dp), own.room)
-        if (group := in_a_row(run.configuration)) > 1:
-            run = replace(run, configuration=replace(run.configuration, global_batch=own.spread(rl, dp, group)))
-        # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.
-        away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
-        step = self.step(
-            rl,
-            run,
-            packed,
-            read=own.as_trained(rl, dp, group),
-            away=away,
-            waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
-            reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
-            chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
-            weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-        )
-        critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
-        return replace(run, step=step, critic=critic)

@@ -73,8 +73,9 @@ class Reader(Script):
         if self.problems or self.values.problems or model is None or rl is None or packed is None:
             return None
         actor = self._trained("actor", model, rl, packed)
-        step = self._rewarded(self._step(rl, actor, packed))
-        critic = None
+        step, critic = self._step(rl, actor, packed), None
+        if self.values.switch("rewards.enabled"):  # on the actor's GPUs, or a pool of its own
+            step = self.rewarded(step, "rewards.model", self._reward())
         if rl.has_critic:
             own: Described | None = model
             if self.values.given("critic.model") and self.supplied.model is None:
@@ -100,15 +101,12 @@ class Reader(Script):
             what = "the adapters that are trained on stand in a folder, which is not read"
             yield self.problem("adapter.path", what)
 
-    def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model, on the actor's GPUs or a pool of its own, if it is enabled."""
+    def _reward(self) -> PlannedReward:
+        """Return the placement of the reward model."""
         values = self.values
-        if not values.switch("rewards.enabled"):
-            return step
         gpus = (values.whole("rewards.nodes") or 0) * (values.whole("rewards.gpus") or 0)
         tp, share = values.whole("rewards.planned.tp") or 1, values.number("rewards.planned.memory_share") or 0.0
-        reward = PlannedReward(gpus=gpus * values.switch("rewards.apart"), tp=tp, memory_share=share)
-        return self.rewarded(step, "rewards.model", reward)
+        return PlannedReward(gpus=gpus * values.switch("rewards.apart"), tp=tp, memory_share=share)
 
     def _rl(self) -> Rl | None:
         """Return the step as a job's section; None if a size is missing or invalid.
