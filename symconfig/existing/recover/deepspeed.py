@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,12 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.reading import Reading, Tree, settings
+from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments, accelerate_settings
 from symconfig.existing.recover.deepspeed_json import autofilled, batch_sizes, uses_trainer
 from symconfig.existing.recover.deepspeed_model import described
-from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
+from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.formats.tuners import SEQUENCE
 from symconfig.frameworks.behaviour import COMPILED, LIGER, stepping, switched
@@ -45,30 +45,8 @@ _TRAINER: Mapping[str, str] = {
 _ADAM = ("", "adam", "adamw", "onebitadam", "zerooneadam")  # DeepSpeed's, and none
 
 
-def run_of_json(
-    config: Json,
-    words: Sequence[str],
-    model: Described,
-    reading: Reading,
-    cluster: ClusterDescriptor,
-    supplied: Supplied,
-) -> Run:
-    """Return the run of a model by a DeepSpeed JSON (`config`) that a program builds. Raises InputError.
-
-    words: the program's options as arguments of Transformers' Trainer, in place of `reading`'s; its GPUs and launcher
-    stay.
-    """
-    own = replace(
-        reading,
-        deepspeed=_tree(config),
-        settings=settings(words, reading.file),
-        possible=(),
-    )
-    made = run(own, cluster, replace(supplied, model=model.model))
-    return replace(made, described=replace(model, model=made.described.model))
-
-
-def _tree(config: Mapping[str, Any]) -> Tree:
+def built_json(config: Mapping[str, Any]) -> Tree:
+    """Return the JSON that a program builds for DeepSpeed as if it had been read, without places."""
     return Tree(Text(_WRITTEN, b""), config, {}, "json")
 
 
@@ -81,7 +59,7 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
     """
     tree = reading.deepspeed
     if tree is None and (config := accelerate_settings(reading).config) is not None:
-        tree = _tree(config)
+        tree = built_json(config)
     if tree is None:
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
     if not isinstance(tree.data, dict):

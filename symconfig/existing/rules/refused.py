@@ -18,7 +18,6 @@ from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron import graph_constraints, options, sparse
 from symconfig.frameworks.megatron import option_constraints as options_table
 from symconfig.frameworks.megatron.flags import versions
-from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.configuration_set import UNKNOWN, ConfigurationSet
 
 ATTENTION = "experimental_attention_variant"
@@ -272,7 +271,8 @@ def _rule(name: str, constraints: Sequence[Constraint], language: Language[Megat
     It covers the versions from the first one's start to the last one's end. Its check yields a problem for each
     constraint that is in force in the version, known to fail, and whose wording's conditions hold.
     """
-    first, example = constraints[0], constraints[-1].example
+    first, last = constraints[0], constraints[-1]
+    example, held = last.example, [version for version in versions() if in_force(constraints, version)]
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         fixed, point = known(facts)
@@ -290,12 +290,8 @@ def _rule(name: str, constraints: Sequence[Constraint], language: Language[Megat
         gpus=example.get("world_size", GPUS_PER_NODE),
         joined=example.get("joined"),
         architecture=example.get("architecture"),
-        since=None
-        if first.since is None
-        else next(name for name in versions() if megatron_release(name) >= megatron_release(first.since)),
-        until=None
-        if (last := constraints[-1].until) is None
-        else [name for name in versions() if megatron_release(name) <= megatron_release(last)][-1],
+        since=first.since and held[0],
+        until=last.until and held[-1],
         constraints=tuple(constraints),
     )
 

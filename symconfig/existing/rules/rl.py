@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.rl.values import Values, Workers, of_verl
@@ -45,11 +44,6 @@ class RlFacts:
     @property
     def trainer(self) -> Trainer:
         return self.values.trainer
-
-    def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
-        """Return a problem about the trainer's key, at its place in the script, else in the script's file."""
-        shown = [None if each is None else str(each) for each in (got, need)]
-        return self.values.problem(key, what, self.reading.file, got=shown[0], need=shown[1], hint=hint)
 
     @property
     def replicas(self) -> int | None:
@@ -164,7 +158,7 @@ def _value(facts: RlFacts, name: str) -> Any:
 
 LANGUAGE: Language[RlFacts] = Language(
     _value,
-    lambda facts, about, texts, row: facts.problem(about[0], **texts),
+    lambda facts, about, texts, row: facts.values.problem(about[0], file=facts.reading.file, **texts),
     {"given": lambda facts, name: facts.values.given(name)},
     bases_of("rl"),
 )

@@ -7,7 +7,7 @@ nemo_rl/models/megatron/setup.py (setup_model_config), nemo_rl/models/automodel/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
 
 from symconfig.descriptor.architectures.keys import words
@@ -27,7 +27,6 @@ from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
 from symconfig.formats.nemo_rl import GENERATION as _GENERATION
 from symconfig.formats.nemo_rl import KEYS, POLICY
 from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
-from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 
@@ -50,11 +49,10 @@ _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
 _NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of one configuration on `gpus` GPUs; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=NEMO, init=False)
+    trainer = NEMO
 
     @property
     def keys(self) -> Keys:

@@ -8,18 +8,16 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
-from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.rl.script import PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.openrlhf import ADVANTAGES
-from symconfig.formats.tuners import Trainer
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 
@@ -29,11 +27,10 @@ _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=OPENRLHF, init=False)
+    trainer = OPENRLHF
 
     @property
     def workers(self) -> Workers:
@@ -161,10 +158,8 @@ class Reader(Script):
         words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
         words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
-        supplied = replace(self.supplied, gpus=gpus, seq_length=room)
-        run = deepspeed.run_of_json(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
-        run = run.with_loss(LossKernel.WIDE_IN_PLACE)
+        run = self.of_json(config, words, model, gpus, room).with_loss(LossKernel.WIDE_IN_PLACE)
         # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).
         return replace(run, configuration=replace(run.configuration, cp_comm="p2p"))
 

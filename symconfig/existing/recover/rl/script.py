@@ -17,7 +17,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting, Word, settings
-from symconfig.existing.recover import megatron
+from symconfig.existing.recover import deepspeed, megatron
 from symconfig.existing.recover.deepspeed_model import adapted, named_model, named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.step import Packed, Step
@@ -337,6 +337,18 @@ class Script:
         if made is None or self.problems or self.values.problems:
             raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
         return replace(made, assumed=(*made.assumed, *self.assumed))
+
+    def of_json(self, config: dict[str, Any], words: Sequence[str], model: Described, gpus: int, length: int) -> Run:
+        """Return the model's run by a DeepSpeed JSON (`config`) that the program builds. Raises InputError.
+
+        words: the program's options as arguments of Transformers' Trainer, in place of the script's; its launcher
+        stays. length: tokens per sequence.
+        """
+        stated = settings(words, self.reading.file)
+        own = replace(self.reading, deepspeed=deepspeed.built_json(config), settings=stated, possible=())
+        supplied = replace(self.supplied, model=model.model, gpus=gpus, seq_length=length)
+        made = deepspeed.run(own, self.known_cluster, supplied)
+        return replace(made, described=replace(model, model=made.described.model))
 
     def made(self) -> Run | None:
         """Return the trained model's run with its step or update, and with any critic's run; None if it cannot be made.

@@ -5,7 +5,7 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
@@ -20,7 +20,6 @@ from symconfig.existing.recover.rl.step import Packed, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
-from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.megatron.flags import first_with, flags
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
@@ -38,11 +37,10 @@ _OF_THE_NAME = words(
 ALWAYS = ("--bf16", "--use-distributed-optimizer")
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=SLIME, init=False)
+    trainer = SLIME
 
     @property
     def whole(self) -> bool:

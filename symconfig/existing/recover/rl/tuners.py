@@ -4,7 +4,7 @@ around it. Sources: as of `formats.tuners`, and the trainers of each (trl/traine
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, log2
 
 from symconfig.descriptor.tuning import LossName, Preference, Rl
@@ -37,7 +37,6 @@ _AT_ONCE = 256  # sequences that vLLM decodes at once by itself
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
 
-@dataclass(slots=True)
 class Reader(TunerWorkers):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 

@@ -7,7 +7,7 @@ and utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import Rl
@@ -23,7 +23,6 @@ from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
-from symconfig.formats.tuners import Trainer
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS
 from symconfig.frameworks.megatron.flags import flags
@@ -40,11 +39,10 @@ _PARTS = {
 _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name != "grpo"}  # its kin cost what it does
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of verl's actor, critic and step on `gpus` GPUs in total; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=VERL, init=False)
+    trainer = VERL
 
     @property
     def keys(self) -> Keys:
