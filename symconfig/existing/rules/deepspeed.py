@@ -128,10 +128,6 @@ class DeepSpeedFacts:
         """Return whether offload_optimizer or offload_param (`section`) has the device "cpu" or "nvme"."""
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
-    def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
-        """Return a Problem about this path of the JSON, where it stands. words: its got, need and hint."""
-        return self.tree.problem(path, what, of_key=of_key, **words)
-
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
 _BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
@@ -154,7 +150,9 @@ def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
                 hint, need = mismatch.alike, mismatch.need
                 if kind == "deprecated":
                     hint, need = f"{need} instead" if need else hint, None
-                yield facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
+                yield facts.tree.problem(
+                    mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key
+                )
 
     return check
 
@@ -172,7 +170,7 @@ def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for old, node in schema()["properties"][ZERO]["properties"].items():
         new = node.get("x-new-name") if node else None
         if old in section and new in section:
-            yield facts.problem(
+            yield facts.tree.problem(
                 (ZERO, old), f"is the old name of {new}, which is given, too", of_key=True, hint=f"leave out {old}"
             )
 
@@ -202,7 +200,7 @@ def _unfilled(facts: DeepSpeedFacts, dropped: bool) -> Iterator[KeyPath]:
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for path in _unfilled(facts, dropped=False):
-        yield facts.problem(path, f'is "auto", which {_WHOSE[facts.trainer]}', hint="a number")
+        yield facts.tree.problem(path, f'is "auto", which {_WHOSE[facts.trainer]}', hint="a number")
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -214,7 +212,7 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
         elif path[-1] == "enabled":
             default, hint = "false", "true or false"
         what = f'is "auto", which {_WHOSE[facts.trainer]}: DeepSpeed then takes {default} in silence'
-        yield facts.problem(path, what, hint=hint)
+        yield facts.tree.problem(path, what, hint=hint)
 
 
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -235,7 +233,7 @@ def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
         why = f", and this release counts the {tp} AutoTP ranks of a group as data ranks" if tp > 1 else ""
         what = f"{train} {'is not' if whole else 'does not divide by'} {factors}{why}"
         nearest = product if whole else max(round(train / product), 1) * product
-        yield facts.problem((TRAIN,), what, hint=str(nearest))
+        yield facts.tree.problem((TRAIN,), what, hint=str(nearest))
 
 
 def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -243,7 +241,7 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.trainer:
         for path, got, need in trainer_mismatches(facts.tree.data, facts.arguments):
             what, got, need = "is not what the program's arguments say", shorten(repr(got)), shorten(repr(need))
-            yield facts.problem(path, what, got=got, need=need, hint='"auto"')
+            yield facts.tree.problem(path, what, got=got, need=need, hint='"auto"')
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -254,7 +252,7 @@ def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]
     if facts.stage == 3 and whole:
         loader = option.spelled if option else "the program"
         what = f"stage 3 does not split the 4-bit weights that {loader} loads: every GPU holds all of them"
-        yield facts.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")
+        yield facts.tree.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")
 
 
 # Attributes of the facts that rows name as they are. Every other name is a key, a path with dots.
@@ -320,7 +318,7 @@ def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row
         if (failed := _failing(facts, row["fails"])) is None:
             return None
         texts["what"], texts["hint"] = failed
-    return facts.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
+    return facts.tree.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
 
 
 NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {

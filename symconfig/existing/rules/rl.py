@@ -104,12 +104,6 @@ def _generated(facts: RlFacts) -> int | None:
     return values.whole("generation_batch_size") or each * steps * facts.gpus // ranks
 
 
-def _has_step(facts: RlFacts) -> bool:
-    """Return whether a fine-tuning program runs an RL step (GRPO or RLOO)."""
-    started = tuners.program(facts.reading)
-    return started is not None and started.method in ("grpo", "rloo")
-
-
 def _product(facts: RlFacts, *keys: str) -> int | None:
     """Return the product of whole numbers; None where one of them is not known."""
     numbers = [facts.values.whole(key) for key in keys]
@@ -122,7 +116,9 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
     "gpus": lambda facts: facts.gpus,
     "complete": lambda facts: facts.reading.complete,
     "key": lambda facts: Lookup(facts.values.name),
-    "has_step": _has_step,
+    "has_step": lambda facts: (
+        (started := tuners.program(facts.reading)) is not None and started.method in ("grpo", "rloo")
+    ),
     "on_megatron": lambda facts: (started := tuners.program(facts.reading)) is not None and started.megatron,
     "longest": lambda facts: facts.longest,
     "tokens_of_longest": lambda facts: facts.longest and -(-facts.longest // _ranks(facts)),

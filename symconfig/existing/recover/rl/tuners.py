@@ -204,13 +204,6 @@ class Reader(TunerWorkers):
             stated = whole - response
         return self.longest_prompt(stated, PROMPT, "no option says it")
 
-    @property
-    def _apart(self) -> bool:
-        """Return whether the inference engine is a server with GPUs of its own."""
-        values = self.values
-        named = any(values.given(name) for name in ("vllm_server_host", "vllm_server_base_url"))
-        return (values.text("vllm_mode") or ("server" if named else "colocate")) == "server"
-
     def _engine(self, model: Described) -> tuple[int, int] | None:
         """Return (GPUs per engine replica, GPUs of the engine alone), the latter 0 if colocated; None without vLLM.
 
@@ -222,7 +215,8 @@ class Reader(TunerWorkers):
         if not (usual or values.switch("use_vllm")):
             self.problems.append(self.problem("use_vllm", "generation without vLLM is not predicted"))
             return None
-        if not self._apart:
+        named = any(map(values.given, ("vllm_server_host", "vllm_server_base_url")))
+        if (values.text("vllm_mode") or ("server" if named else "colocate")) != "server":
             return tp, 0
         if (words := next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)) is not None:
             server = Arguments(settings(words, self.reading.file))
