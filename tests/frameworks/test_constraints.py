@@ -220,7 +220,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
         return ["biases-of-experts"] if fails(constraint, replace(facts, names=Namespace(
             settings(shlex.split(words.replace("--disable-bias-linear", "")), "launch.sh"), flags(version)
         ))) else []  # fmt: skip
-    mine = {rule.name for rule in megatron.RULES if constraint in rule.constraints}
+    mine = {rule.name for rule in megatron.every() if constraint in rule.constraints}
     return [finding.rule for finding in megatron.findings(facts) if finding.rule in mine]
 
 

@@ -26,8 +26,7 @@ from symconfig.existing.adapt.draft import (
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import TRUE, Arguments
-from symconfig.existing.recover.deepspeed import RECOMPUTE, run
-from symconfig.existing.recover.deepspeed_json import at, uses_trainer
+from symconfig.existing.recover.deepspeed import RECOMPUTE, at, run, uses_trainer
 from symconfig.existing.recover.run import Supplied
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO

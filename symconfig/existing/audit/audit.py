@@ -142,17 +142,14 @@ def planned(
     Without a prediction of the run (`judged`) there is a plan, but no steps.
     """
     # The search takes as long to import as the rest to do.
-    from symconfig.existing.audit.steps import best, steps, willing
+    from symconfig.existing.audit.steps import best, steps
 
     progress("looking for a better plan")
     try:
         better = best(run, cluster, job_of(run, cluster, limits))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
-    if done.judged is None:
-        return replace(done, better=better)
-    framework = willing(run.configuration.framework, cluster.gpu.architecture)
-    return replace(done, better=better, way=steps(done.judged, better, framework))
+    return replace(done, better=better, way=() if done.judged is None else steps(done.judged, better))
 
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:

@@ -74,11 +74,9 @@ class State:
     gain: float = 0.0
 
 
-def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """Return the states on the way from the run to the better plan's best candidate; () if they do not differ.
-
-    framework: the one that the plan was searched with.
-    """
+def steps(judged: Judged, better: Plan) -> tuple[State, ...]:
+    """Return the states on the way from the run to the best candidate of `best`'s plan; () if they do not differ."""
+    framework = willing(judged.run.configuration.framework, better.cluster.gpu.architecture)
     if BACKENDS[better.best.target.backend].options:
         had, wanted = judged.run.configuration, in_effect(better.best.configuration)
         framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)

@@ -13,8 +13,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
-from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
+from symconfig.existing.recover.deepspeed import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
+from symconfig.existing.recover.deepspeed import mismatches as trainer_mismatches
 from symconfig.existing.rules.rule import Check, Language, Lookup, Row, bases_of, rules_of
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
 from symconfig.frameworks import around_transformers, shared

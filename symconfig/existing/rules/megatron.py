@@ -246,14 +246,18 @@ UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas
 DEALT = frozenset(("layers-over-stages", "layers-over-virtual-stages"))  # of what Megatron-Core itself deals out
 
 
-# All rules about Megatron-LM, those of the table of constraints last.
-RULES = (*(rule for rules in BY_FILE.values() for rule in rules), *of_constraints(LANGUAGE))
+def every() -> tuple[Rule[MegatronFacts], ...]:
+    """Return all rules about Megatron-LM, those of the table of constraints last."""
+    return (*(rule for rules in BY_FILE.values() for rule in rules), *of_constraints(LANGUAGE))
+
+
+RULES = every()
 # What holds whichever program reads the options: of what Megatron-LM's own parser refuses, values of another type.
 MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"] or rule.name == "refused-value")
 
 
-def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES) -> list[Finding]:
-    """Return a finding for each problem of the rules that apply to the version, by line and column.
+def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
+    """Return a finding for each problem of the rules that apply to the version, by line and column. rules: None: all.
 
     If the options are not those of a known release, errors become warnings, except of rules in UNDIVIDED, and in DEALT
     if Megatron-Core distributes the layers (`dealt`).
@@ -262,7 +266,7 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES)
     stay = UNDIVIDED | (DEALT if facts.dealt else frozenset())
     checked = [
         rule if released or rule.severity != "error" or rule.name in stay else replace(rule, severity="warning")
-        for rule in rules
+        for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
     ]
     return findings_of(checked, facts)

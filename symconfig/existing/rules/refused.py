@@ -67,11 +67,6 @@ def exchanges(facts: MegatronFacts) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
-def microbatches(facts: MegatronFacts) -> int:
-    """Return the microbatches per replica and step, rounded down. Raises NotKnown without a global batch."""
-    return facts.number("global_batch_size") // max(1, facts.number("micro_batch_size") * facts.dp)
-
-
 def group(facts: MegatronFacts) -> int:
     """Return the microbatch group of the interleaved schedule: pp by default; -1, below any minimum, for 0."""
     given = facts.maybe(GROUP)
@@ -158,7 +153,7 @@ POINT: Mapping[str, Read] = {
     "dp": lambda facts: facts.dp or UNKNOWN,
     "micro": _size("micro_batch_size"),
     "global_batch": lambda facts: facts.number("global_batch_size"),
-    "num_microbatches": microbatches,
+    "num_microbatches": lambda facts: facts.microbatches if facts.number("global_batch_size") else 0,
     "group": group,
     "seq_length": _size("seq_length"),
     "sequence_parallel": _on("sequence_parallel"),

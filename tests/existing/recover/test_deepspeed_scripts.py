@@ -19,8 +19,7 @@ from symconfig.existing.launch import reading as launched
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.deepspeed_json import autofilled, fills, mismatches
+from symconfig.existing.recover.deepspeed import autofilled, fills, mismatches, run
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.existing.rules.deepspeed import RULES, DeepSpeedFacts
 from symconfig.existing.rules.rule import findings
