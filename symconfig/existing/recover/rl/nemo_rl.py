@@ -248,10 +248,6 @@ class Reader(Script):
         whole sequence. The response is at most what the prompt leaves. The engine's tp includes its pipeline stages.
         """
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
-        prompts, samples = values.whole("rl.prompts"), values.whole("rl.samples")
-        batch = values.whole(f"{POLICY}.train_global_batch_size")
-        if not (prompts and samples and batch):
-            return None
         whole, stated = self._longest, values.whole("data.max_input_seq_length")
         stated = None if stated is None or stated >= whole else stated
         prompt = self.longest_prompt(stated, min(whole // 2, PROMPT), "no key says less than the whole")
@@ -264,9 +260,6 @@ class Reader(Script):
         return self.step_section(
             prompt,
             max(1, response),
-            prompts,
-            samples,
-            batch,
             _ADVANTAGES,
             reference=bool(values.number("rl.reference")) and not values.switch("rl.no_reference"),
             rollout={"tp": tp * pp, **({"memory_share": share} if share else {})},

@@ -101,11 +101,7 @@ class Reader(Script):
         Longest prompt and response, if not given, share data.max_len; the prompt is then an assumption.
         """
         values, served = self.values, self._pools.get("vllm", 0)
-        prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
-        batch, engines = values.whole("train.batch_size"), values.whole("vllm.num_engines")
-        if not (prompts and samples and batch):
-            return None
-        if engines is None:
+        if values.whole("vllm.num_engines") is None:
             self.problems.append(self.problem("vllm.num_engines", "generation without vLLM is not predicted"))
             return None
         whole, response = values.whole("data.max_len") or 1, values.whole("rollout.max_new_tokens")
@@ -113,10 +109,13 @@ class Reader(Script):
         if response is not None:
             left, why = max(1, whole - response), "what data.max_len leaves"
         prompt = self.longest_prompt(values.whole("prompt_max_len"), left, why)
-        placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
-        reference = bool(values.number("rl.reference"))
         return self.step_section(
-            prompt, response or whole - prompt, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed
+            prompt,
+            response or whole - prompt,
+            _ALGORITHMS,
+            reference=bool(values.number("rl.reference")),
+            placement="split" if served else "colocated",
+            rollout_gpus=served or None,
         )
 
     def _room(self, phase: str, rl: Rl) -> Packed:

@@ -155,16 +155,26 @@ class Script:
         return None in (self.supplied.prompt_length, self.supplied.response_length)
 
     def step_section(
-        self, prompt: int, response: int, prompts: int, samples: int, batch: int, names: Mapping[str, str], **own: Any
+        self,
+        prompt: int,
+        response: int,
+        names: Mapping[str, str],
+        sizes: tuple[int | None, int | None, int | None] | None = None,
+        **own: Any,
     ) -> Rl | None:
-        """Return a step's numbers as a job's section; None with the reason in `problems` if they are invalid.
+        """Return a step's numbers as a job's section; None if a size is missing, or, with the reason in `problems`, if
+        they are invalid.
 
-        prompt, response: longest, in tokens; mean lengths are the supplied ones, else assumed. prompts: of a step;
-        samples: of a prompt; batch: samples of an update (one update if they do not divide). names: the job's algorithm
-        by the program's name of it, else GRPO. own: fields that replace those that all programs share, those of its
-        "rollout" one by one.
+        prompt, response: longest, in tokens; mean lengths are the supplied ones, else assumed. names: the job's
+        algorithm by the program's name of it, else GRPO. sizes: prompts of a step, samples of a prompt, samples of an
+        update (one update if they do not divide); by default as the options have them. own: fields that replace those
+        that all programs share, those of its "rollout" one by one.
         """
-        values, updates = self.values, max(1, prompts * samples // batch)
+        values = self.values
+        prompts, samples, batch = sizes or map(values.whole, ("rl.prompts", "rl.samples", "rl.batch"))
+        if not (prompts and samples and batch):
+            return None
+        updates = max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
         rollout = {
             "engine": engine if engine in ("vllm", "sglang") else "vllm",

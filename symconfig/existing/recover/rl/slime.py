@@ -144,10 +144,8 @@ class Reader(Script):
         return self.step_section(
             prompt,
             response,
-            prompts,
-            samples,
-            batch,
             _ALGORITHMS,
+            (prompts, samples, batch),
             updates=updates if prompts * samples % updates == 0 else 1,
             reference=values.switch("rl.reference") or bool(values.number("kl_coef")),
             rollout={

@@ -178,10 +178,8 @@ class Reader(TunerWorkers):
         return self.step_section(
             self._prompt(response),
             response,
-            generated // samples,
-            samples,
-            update,
             {},
+            (generated // samples, samples, update),
             algorithm=_ALGORITHMS.get(values.text("advantage_estimator") or self.program.method, "grpo"),
             updates=max(1, generated // update),
             epochs=values.whole("num_iterations") or 1,

@@ -121,7 +121,7 @@ class Reader(Script):
         prompts = max(1, prompts // batch) * min(batch, prompts)
         reference = values.switch("rl.reference_in_reward") or values.switch("rl.reference")
         return self.step_section(
-            prompt, response, prompts, samples, min(batch, prompts) * samples, _ALGORITHMS, reference=reference
+            prompt, response, _ALGORITHMS, (prompts, samples, min(batch, prompts) * samples), reference=reference
         )
 
     def _packed(self, role: str, rl: Rl) -> Packed | None:
