@@ -40,12 +40,6 @@ def absent(facts: MegatronFacts, dest: str) -> bool:
     return facts[dest] in (None, False, ())
 
 
-def _gpu(facts: MegatronFacts) -> str:
-    if facts.architecture is None:
-        raise NotKnown
-    return facts.architecture
-
-
 def _layout(facts: MegatronFacts) -> list[str]:
     """Return the letters of each chunk of --pipeline-model-parallel-layout; [] without it."""
     layout = facts.text(LAYOUT)
@@ -85,8 +79,8 @@ def _vocabulary_step(facts: MegatronFacts) -> int:
 # What follows from options, by the names that rows give it.
 DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "node": lambda facts: facts.known(facts.gpus_per_node),
-    "gpu": _gpu,
-    "without_grouped_gemm": lambda facts: _gpu(facts) in NO_GROUPED_GEMM,
+    "gpu": lambda facts: facts.known(facts.architecture),
+    "without_grouped_gemm": lambda facts: facts.known(facts.architecture) in NO_GROUPED_GEMM,
     "replicas": lambda facts: facts.dp * facts.cp,
     "replicas_of_experts": lambda facts: facts.gpus // (facts.etp * facts.ep * facts.pp) if facts.experts else 0,
     "ranks_of_experts": lambda facts: facts.ep * facts.etp if facts.experts and facts.ep > 1 else 0,

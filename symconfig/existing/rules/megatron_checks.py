@@ -359,9 +359,8 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
 
     Unknown values are passed over. Raises NotKnown without a GPU architecture.
     """
-    if facts.architecture is None:
-        raise NotKnown
-    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts), named=_places(facts)):
+    gpu, holds = facts.known(facts.architecture), lambda when: _WHEN[when](facts)
+    for row in applying(facts.version, gpu, holds, named=_places(facts)):
         if row.forced == forced:
             with suppress(NotKnown):
                 yield row, facts.variable(row.name)

@@ -86,10 +86,6 @@ def _dispatcher(facts: MegatronFacts) -> str:
     return str(facts["moe_token_dispatcher_type"]) if facts.experts else ""
 
 
-def _flex_backend(facts: MegatronFacts) -> str:
-    return str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
-
-
 def _graphs(facts: MegatronFacts) -> str:
     """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
@@ -134,14 +130,14 @@ FIXED: Mapping[str, Read] = {
 # Options first: a rule that has no words of its own is about the first of them that it asks for.
 POINT: Mapping[str, Read] = {
     "overlap_tp_comm": _on("overlap_tp_comm"),
-    "moe_flex_backend": _flex_backend,
+    "moe_flex_backend": lambda facts: (facts.experts and options.flex_backend(facts)) or "",
     "overlap_moe_a2a": _on("overlap_moe_a2a"),
     "expert_capacity": lambda facts: options.expert_capacity(facts) if facts.experts else 0.0,
     "paged_stash": _on("paged_stash"),
     "moe_dispatcher": _dispatcher,
     "cuda_graphs": _graphs,
     "fp8_param_gather": _on("fp8_param_gather"),
-    "fused_loss": lambda facts: facts.on("cross_entropy_loss_fusion") and facts["cross_entropy_fusion_impl"] == "te",
+    "fused_loss": options.fuses_loss,
     "grad_bytes": lambda facts: options.gradient_bytes(facts, _zero(facts)),
     "zero_stage": _zero,
     "recompute": _recompute,
