@@ -224,10 +224,7 @@ def _activation(out: Fields) -> None:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
-# The vocabulary's size. Megatron-LM takes the tokenizer's own and pads it (tokenizer.py, _vocab_size_with_padding);
-# --vocab-size is read by a few tokenizers only, and as the size itself from core_v0.18 on (build_tokenizer.py,
-# argument_utils.py).
-# Megatron-LM's own types that stand for one vocabulary (megatron/training/tokenizer/tokenizer.py).
+# Megatron-LM's own types of tokenizer that stand for one vocabulary (megatron/training/tokenizer/tokenizer.py).
 _BY_TYPE: dict[str, int] = {
     "GPT2BPETokenizer": 50_257,  # vocab.json of openai-community/gpt2
     "Llama2Tokenizer": 32_000,  # tokenizer.model of meta-llama/Llama-2-7b
@@ -236,7 +233,8 @@ _NULL = ("NullTokenizer", "NullMultimodalTokenizer")
 _OF_OPTION = ("", "TikTokenizer", *_NULL)  # types of tokenizer that have the size that --vocab-size says
 _STEP = 1024  # 128 x tp 8: a padded size may be that of a checkpoint of more tensor parallelism
 _OF_MERGES = "GPT2BPETokenizer"  # pretrain_gpt.py's own where none is named; no other type has a --merge-file
-
+# Megatron-LM takes the tokenizer's own size and pads it (tokenizer.py, _vocab_size_with_padding); --vocab-size is read
+# by a few tokenizers only, and as the size itself from core_v0.18 on (build_tokenizer.py, argument_utils.py).
 _VOCABULARY = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type")
 
 
