@@ -155,7 +155,8 @@ class Reader(Script):
         model = self.model(f"{POLICY}.model_name")
         if self.problems or model is None:
             return None
-        return self._step(model) if self._method == "grpo" else self._without_generation(model)
+        run = self._step(model) if self._method == "grpo" else self._without_generation(model)
+        return None if self.values.problems else run
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: an algorithm, engine or precision that is not predicted, and no GPU to train on."""

@@ -341,10 +341,10 @@ class Script:
     def run(self) -> Run:
         """Return the trained model's run with its step or update, and all assumptions.
 
-        Raises InputError with all problems, among them every malformed value that was read.
+        Raises InputError with all problems.
         """
         made = self.made()
-        if made is None or self.problems or self.values.problems:
+        if made is None or self.problems:
             raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
         return replace(made, assumed=(*made.assumed, *self.assumed))
 
@@ -363,7 +363,7 @@ class Script:
     def made(self) -> Run | None:
         """Return the trained model's run with its step or update, and with any critic's run; None if it cannot be made.
 
-        What keeps it from being made, or makes it wrong, is then in `problems`; raises InputError for problems of the
+        What keeps it from being made is then in `problems` or those of `values`; raises InputError for problems of the
         trained model.
         """
         raise NotImplementedError

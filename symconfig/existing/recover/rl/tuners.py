@@ -60,7 +60,8 @@ class Reader(TunerWorkers):
         model = self._model()
         if model is not None and not self.program.megatron:
             self.problems += self.undivided_heads(model, self._sp, "sequence_parallel_size")
-        return self._step(model) if self.program.method in _STEPS else self._without_generation(model)
+        run = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
+        return None if self.values.problems else run
 
     @property
     def _micro(self) -> int:

@@ -84,7 +84,7 @@ class Reader(Script):
             critic = self._trained("critic", own, rl, packed)
             c = critic.configuration
             step = replace(step, critic_fill=packed.within(rl, c.dp).fill(rl, c.global_batch))
-        return replace(actor, step=step, critic=critic)
+        return None if self.values.problems else replace(actor, step=step, critic=critic)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: workers or an engine that are not predicted, and adapters read from a folder."""
