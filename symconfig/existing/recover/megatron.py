@@ -53,9 +53,9 @@ def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Suppl
     Raises InputError with all problems of the options and the model; if the value of an option that was looked up is
     unknown, with only the problems of such options.
     """
-    length = names.whole("seq_length", names.whole("encoder_seq_length", supplied.seq_length or 0))
-    problems, recovered = list(_problems(names, gpus, length, supplied.model)), None
+    problems, recovered = list(_problems(names, gpus, supplied)), None
     try:
+        length = _seq_length(names, supplied)
         model = described(names, seq_length=length, vocab_size=supplied.vocab_size, named=supplied.model)
         recovered = _run(names, gpus, length, cluster, model) if not problems else None
     except InputError as error:
@@ -67,8 +67,12 @@ def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Suppl
     return recovered
 
 
-def _problems(names: Namespace, gpus: int, length: int, model: ModelDescriptor | None) -> Iterator[Problem]:
-    """Yield each problem that prevents a prediction, except problems of the model. length: tokens; model: the user's.
+def _seq_length(names: Namespace, supplied: Supplied) -> int:
+    return names.whole("seq_length", names.whole("encoder_seq_length", supplied.seq_length or 0))
+
+
+def _problems(names: Namespace, gpus: int, supplied: Supplied) -> Iterator[Problem]:
+    """Yield each problem that prevents a prediction, except problems of the model.
 
     Stops after numbers out of range, and after weight shards that are no multiple of tp, or GPUs that are no
     multiple of shards (or tp) x pp x cp: these are `Impossible`.
@@ -83,7 +87,7 @@ def _problems(names: Namespace, gpus: int, length: int, model: ModelDescriptor |
     elif stepped.name == "muon" and not names.table.at_least(MUON_SINCE):
         what = f"Muon is predicted from {MUON_SINCE} on, whose ranks reduce and gather it otherwise than before"
         yield names.problem(what, "optimizer", got=names.table.version)
-    if not length:
+    if not _seq_length(names, supplied):
         yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
     beyond = {dest for dest in BOUNDS if not _within(names, dest)}
     for dest in filter(beyond.__contains__, dict.fromkeys((*names.written, *BOUNDS))):
@@ -109,7 +113,7 @@ def _problems(names: Namespace, gpus: int, length: int, model: ModelDescriptor |
     micro = names["micro_batch_size"]
     if not isinstance(micro, int) or micro < 1:
         yield names.problem("the micro-batch is not said", "micro_batch_size", need="a number")
-    named = model.num_hidden_layers if model is not None else 0
+    named = supplied.model.num_hidden_layers if supplied.model is not None else 0
     layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
     chunks = stages(names, layers, pp)[0] if layers else 1
     if chunks is None:
