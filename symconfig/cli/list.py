@@ -110,10 +110,10 @@ def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
 
 def _rules(_: argparse.Namespace, name: str | None) -> Shown:
     """Return the audit's rules, or one rule."""
-    from symconfig.existing.audit.catalogue import rules
+    from symconfig.existing.audit.audit import RULES
 
     names = ("name", "severity", "title", "why", "since", "until", "example")
-    return _facts("rules", [picked(one, *names) for one in _chosen(rules(), name)], name, names[:3])
+    return _facts("rules", [picked(one, *names) for one in _chosen(RULES, name)], name, names[:3])
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:

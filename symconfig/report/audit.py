@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
-from symconfig.existing.audit.audit import Audit, step_s
-from symconfig.existing.audit.catalogue import rules
+from symconfig.existing.audit.audit import RULES, Audit, step_s
 from symconfig.existing.audit.configuration import UNKNOWN
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
@@ -332,7 +331,7 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
                                     "help": {"text": f"See {RULES_PAGE}."},
                                     "defaultConfiguration": {"level": rule.severity},
                                 }
-                                for rule in rules()
+                                for rule in RULES
                             ),
                             {
                                 "id": "not-read",

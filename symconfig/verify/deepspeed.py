@@ -16,7 +16,7 @@ from symconfig.descriptor.write import differences
 from symconfig.errors import InputError, Problem
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
-from symconfig.existing.rules.rule import Rule
+from symconfig.existing.rules.rule import Rule, findings
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
@@ -111,9 +111,7 @@ def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.
     """Return the problems that the rules find; notes are left out, except those of the rules on keys and types."""
     exact = {rule.name for rule in rules.KEYS}
     return [
-        finding.problem
-        for finding in rules.findings(facts, these)
-        if finding.severity != "note" or finding.rule in exact
+        finding.problem for finding in findings(these, facts) if finding.severity != "note" or finding.rule in exact
     ]
 
 

@@ -18,7 +18,7 @@ from symconfig.format import count
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.plans.sentences import batch_nearby
-from symconfig.render import own_target, render, summary, target_of
+from symconfig.render import own_target, render, shared, target_of
 from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint.folder import Checkpoint, shown
 from symconfig.runs.checkpoint.loadable import Saving, loadable, of_folder, savings
