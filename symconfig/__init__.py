@@ -9,11 +9,11 @@ from symconfig.install import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from symconfig.api.estimate import EstimateResult as EstimateResult
-    from symconfig.api.estimate import estimate as estimate
+    from symconfig.api.existing import EstimateResult as EstimateResult
     from symconfig.api.existing import adapt as adapt
     from symconfig.api.existing import audit as audit
     from symconfig.api.existing import compare as compare
+    from symconfig.api.existing import estimate as estimate
     from symconfig.api.frozen import verify_frozen as verify_frozen
     from symconfig.api.mixed import MixedResult as MixedResult
     from symconfig.api.mixed import plan_mixed as plan_mixed
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.planning": ("plan", "PlanResult"),
     "api.mixed": ("plan_mixed", "MixedResult"),
-    "api.estimate": ("estimate", "EstimateResult"),
-    "api.existing": ("adapt", "audit", "compare"),
+    "api.existing": ("adapt", "audit", "compare", "estimate", "EstimateResult"),
     "api.sweep": ("sweep", "size"),
     "api.frozen": ("verify_frozen",),
     "api.partition": ("partition", "auto_parallel", "PartitionResult", "pipeline", "PipelineResult"),

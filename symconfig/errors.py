@@ -75,11 +75,9 @@ class Place(Right, total=False):
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.6, *, most: int = 3) -> str | None:
     """Return up to `most` known names similar to a word, the most similar first, joined as `a or b`; None if none is
-    similar.
-
-    A name counts if its difflib ratio is at least `alike` (0 to 1) and within 0.05 of the best one; if the best is
-    equal (ratio 1), only equal ones count. Case, leading dashes, and `-` for `_` are ignored; 200 characters of the
-    word are compared.
+    similar. A name counts if its difflib ratio is at least `alike` (0 to 1) and within 0.05 of the best one; if the
+    best is equal (ratio 1), only equal ones count. Case, leading dashes, and `-` for `_` are ignored; 200 characters of
+    the word are compared.
     """
     matcher, scored = difflib.SequenceMatcher(b=_plain(word[:200])), list[tuple[float, str]]()
     for name in known:

@@ -28,10 +28,9 @@ def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
     """Return a provider that makes the plan's options the parser's defaults and returns the parser, or what `then`
-    returns.
-
-    then: the script's own provider, called with the parser afterwards. world_size, on_mismatch: see `started`, which is
-    called at once and raises MismatchError or InputError; InfeasibleError: Megatron-LM cannot express the plan.
+    returns. then: the script's own provider, called with the parser afterwards. world_size, on_mismatch: see `started`,
+    which is called at once and raises MismatchError or InputError; InfeasibleError: Megatron-LM cannot express the
+    plan.
     """
     options = [
         option

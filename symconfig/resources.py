@@ -114,13 +114,13 @@ def content(path: str | Path, most_bytes: int) -> bytes:
     return data
 
 
-def check_output(out: Path, field: str, endings: Sequence[str], what: str, need: str, got: str | None = None) -> None:
+def check_output(out: Path, field: str, endings: Sequence[str], what: str, need: str) -> None:
     """Raise InputError if the output file cannot be written; nothing is created. Refused in this order: an ending (in
-    lower case) not among `endings`, with the sentence `what`, `need`, and `got` or the file's name; a missing parent
+    lower case) not among `endings`, with the sentence `what`, `need` and the file's name; a missing parent
     folder; one without write permission; a folder at the path. field: the option that the error names.
     """
     if out.suffix.lower() not in endings:
-        raise InputError(what, field=field, got=got or out.name, need=need)
+        raise InputError(what, field=field, got=out.name, need=need)
     if not out.parent.is_dir():
         raise InputError("there is no such folder", field=field, got=str(out.parent))
     if not os.access(out.parent, os.W_OK):
@@ -267,9 +267,7 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
 
 
 def _new_folder(out: Path, files: Sequence[tuple[str, bytes, int]]) -> None:
-    """Write the files into a new folder beside `out` and rename it to `out`; if anything fails, delete
-    it and re-raise.
-    """
+    """Write the files into a new folder beside `out`, and rename it to `out`; if that fails, delete it and re-raise."""
     fresh = out.with_name(_random())
     fresh.mkdir()
     try:

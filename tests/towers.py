@@ -7,8 +7,8 @@ from copy import deepcopy
 from typing import Any
 
 from symconfig.descriptor.document import Document
+from symconfig.descriptor.huggingface import VisionReader
 from symconfig.descriptor.vision import Vision
-from symconfig.descriptor.vision_reader import VisionReader
 
 TEXT = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

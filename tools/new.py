@@ -66,9 +66,9 @@ def targets() -> Collection[str]:
 
 
 def rules() -> Collection[str]:
-    from symconfig.existing.audit.catalogue import rules
+    from symconfig.existing.audit.audit import RULES
 
-    return {rule.name for rule in rules()}
+    return {rule.name for rule in RULES}
 
 
 def files_of_rules() -> list[str]:

@@ -27,7 +27,7 @@ from symconfig.report.listed import layout_words
 from symconfig.solve import candidate
 from symconfig.solve.choice import ranked
 from symconfig.solve.extras import used_experimental
-from symconfig.solve.pins import agree, parse
+from symconfig.solve.pins import agree
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
 from tests.pins import VALUES
@@ -135,9 +135,9 @@ def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
     if not every:
         return Pinned(None, "has no plan that runs and fits")
     (fastest,) = ranked(every, 1)
-    fixed, mine = facts_of(plan.model, plan.cluster, plan.job), parse(plan.job.pins)
+    fixed = facts_of(plan.model, plan.cluster, plan.job)
     pinned = candidate.described(fastest, plan.cluster, job)
-    own, needed = ({one.name for one in used_experimental(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
+    own, needed = ({one.name for one in used_experimental(plan.job, fixed, each)} for each in (plan.best, pinned))
     loss = pinned.predicted.step_s / plan.best.predicted.step_s - 1
     return Pinned(loss, opens=tuple(sorted(needed - own)))
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import symconfig
 from benchmarks.jobs import jobs as plain_jobs
-from symconfig.descriptor.config_writer import config_json, differences
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.write import config_json, differences
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import environment

@@ -38,9 +38,11 @@ class MixedResult:
         """
         from symconfig.render.several import files
         from symconfig.report.grid import page_section
-        from symconfig.report.mixed import blocks
+        from symconfig.report.table import mixed_blocks
 
-        return put(lambda: files(self.plan, page_section("The plan", blocks(self.plan)[1:])), Path(out), force, tell)
+        return put(
+            lambda: files(self.plan, page_section("The plan", mixed_blocks(self.plan)[1:])), Path(out), force, tell
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json` on two kinds."""

@@ -13,10 +13,8 @@ from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError
 from symconfig.format import gib, microbatches, seconds, several
-from symconfig.report.partition import Contents, names_of
-from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_stages import Staged
-from symconfig.report.partition_stages import to_dict as pipeline_dict
+from symconfig.report.partition import Contents, Staged, names_of
+from symconfig.report.partition_json import stages_dict, to_dict
 from symconfig.solve.partition.account import Moved, Spent, collectives, spent
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve_pipeline
@@ -195,8 +193,8 @@ class PipelineResult:
         return Staged(subject, job, self.asked.ask, self.found, tuple(each))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON contract, `symconfig.pipeline/2`: see `symconfig.report.partition_stages`."""
-        return pipeline_dict(self.contents())
+        """Return the JSON contract, `symconfig.pipeline/2`: see `symconfig.report.partition_json`."""
+        return stages_dict(self.contents())
 
 
 def pipeline(

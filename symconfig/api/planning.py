@@ -36,7 +36,7 @@ from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
     from symconfig.report.timeline import Chart
-    from symconfig.solve.plan_symbols import Symbolic
+    from symconfig.solve.symbolic import Symbolic
 
 _MAX_TOP = 1000
 
@@ -107,7 +107,7 @@ class PlanResult:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
         InputError without such a candidate; so does access to the expressions without the extra `symbolic`.
         """
-        from symconfig.solve.plan_symbols import symbolic
+        from symconfig.solve.symbolic import symbolic
 
         return symbolic(self.plan, self._candidate(candidate))
 

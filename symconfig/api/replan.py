@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from symconfig.api.files import Wanted, files, put
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
@@ -26,16 +26,13 @@ from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint.read import read
 from symconfig.runs.replan.diff import Diff, revised
 from symconfig.runs.replan.diff import diff as compared
-from symconfig.runs.replan.fallback import Fallback
-from symconfig.runs.replan.fallback import fallback as solve
-from symconfig.runs.replan.replanned import Replan, Wishes, replanned
+from symconfig.runs.replan.replanned import Fallback, Replan, Wishes, fallback, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
     from symconfig.render.files import Files
-    from symconfig.runs.whatif.change import Case
-    from symconfig.runs.whatif.whatif import WhatIf
+    from symconfig.runs.whatif import Case, WhatIf
 
 MOST_STEPS = 10**9
 FALLBACK = "fallback.json"
@@ -94,7 +91,11 @@ def replan(
     file = Path(plan) if isinstance(plan, str | Path) else None
     changed = edited(file) if file is not None and old is not None and accept_edits else ()
     gathered.collect(lambda: check_top(top))
-    gathered.collect(lambda: _check(at_step, schedule))
+    if at_step is not None and not 0 <= at_step <= MOST_STEPS:
+        gathered.add(Problem("out of range", field="at_step", got=str(at_step), need="a step from 0"))
+    if schedule not in get_args(Mode):
+        need = " or ".join(get_args(Mode))
+        gathered.add(Problem("wrong value", field="schedule", got=repr(schedule), need=need))
     saved = gathered.read(read, None if checkpoint is None else Path(checkpoint))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
@@ -159,42 +160,26 @@ def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: 
     return with_changes(cluster, changes) if changes else cluster
 
 
-def _check(at_step: int | None, schedule: str) -> None:
-    """Raise InputError for a step out of range or an unknown schedule mode."""
-    if at_step is not None and not 0 <= at_step <= MOST_STEPS:
-        raise InputError("out of range", field="at_step", got=str(at_step), need="a step from 0")
-    if schedule not in ("keep", "as-is"):
-        raise InputError("wrong value", field="schedule", got=repr(schedule), need="keep or as-is")
-
-
-def whatif(
-    plan: AnyPlan,
-    vary: Sequence[str],
-    *,
-    progress: Callable[[int], None] = lambda done: None,
-) -> WhatIf:
+def whatif(plan: AnyPlan, vary: Sequence[str], *, progress: Callable[[int], None] = lambda done: None) -> WhatIf:
     """Return over which ranges of values which plan is the best. plan: a result of `plan`, a file or its folder. vary:
     texts `NAME=LOW..HIGH`, each varied by itself. progress: called with the number of searches done. Raises InputError
     with all problems.
     """
-    from symconfig.runs.whatif.whatif import varied
-    from symconfig.runs.whatif.whatif import whatif as run
+    from symconfig.runs.whatif import varied
+    from symconfig.runs.whatif import whatif as run
 
     one = loaded(plan)
     return run(one, varied(one, vary), progress)
 
 
 def whatif_changes(
-    plan: AnyPlan,
-    changes: Sequence[Mapping[str, Any]],
-    *,
-    progress: Callable[[str, float], None] | None = None,
+    plan: AnyPlan, changes: Sequence[Mapping[str, Any]], *, progress: Callable[[str, float], None] | None = None
 ) -> tuple[Case, ...]:
     """Return a Case for each change of the job: the plan with the old choices kept, and a new plan. changes: mappings
-    of fields of the job, `model`, `cluster`, `experts`, or fields of the model to values, used as text. Raises
-    InputError if there are none, or with all problems.
+    of fields of the job, also `model` and `cluster`, to values, used as text. Raises InputError if there are none, or
+    with all problems.
     """
-    from symconfig.runs.whatif.change import through_changes
+    from symconfig.runs.whatif import through_changes
 
     if not changes:
         raise InputError("this argument is empty", field="changes", hint="global_batch_size=32")
@@ -242,7 +227,7 @@ def replan_lost_nodes(
     """
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)
-    return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
+    return FallbackResult(fallback(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:

@@ -9,19 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import (
-    HTML,
-    JOB_FILE,
-    PLAN,
-    Command,
-    flag,
-    job,
-    job_options,
-    option,
-    script,
-    some,
-    variables,
-)
+from symconfig.cli.options import HTML, JOB_FILE, PLAN, Command, flag, job, job_options, option, script, some, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
@@ -45,26 +33,21 @@ if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.existing.adapt.draft import Adapted
     from symconfig.existing.audit.audit import Audit
-    from symconfig.measured.comparison import Comparison
-    from symconfig.report.grid import Block
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Audit each source, print the answers and write the files asked for (--sarif, --best, --html); return the exit
-    code.
-
-    0: nothing known prevents a run; 1: one cannot run (with --strict: or has a finding, an unread place or a part that
-    is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after all
-    other sources were printed, if one could not be read or an option is wrong.
+    code. 0: nothing known prevents a run; 1: one cannot run (with --strict: or has a finding, an unread place or a part
+    that is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after
+    all other sources were printed, if one could not be read or an option is wrong.
     """
-    from symconfig.api.existing import audit_page, compare
+    from symconfig.api.existing import audit_answer, audit_page, compare
     from symconfig.api.planning import Problems
 
     problems, failed = arguments.problems, Problems()
     if len(arguments.source) > 1:
-        refuse(
-            arguments, ("json", "html", "log", "best"), "is for one at a time", got=f"{len(arguments.source)} places"
-        )
+        alone = ("json", "html", "log", "best")
+        refuse(arguments, alone, "is for one at a time", got=f"{len(arguments.source)} places")
     # The files to write, by their kind; problems of their paths are reported before the work.
     paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:
@@ -80,7 +63,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
         if len(arguments.source) > 1:
             say([source])
         log = None if arguments.log is None else failed.collect(partial(compare, done, arguments.log))
-        show(arguments, partial(_data, done, log), partial(_blocks, done, log))
+        shown, data = audit_answer(done, log)
+        show(arguments, partial(dict, data), partial(list, shown))
         if html is not None:
             write_text(html, audit_page(done, source), arguments.force)
     if audits:
@@ -90,21 +74,6 @@ def run_audit(arguments: argparse.Namespace) -> int:
     strictly = (done for done in audits if arguments.strict)
     faults = any(done.findings or done.reading.dark or done.unpredicted for done in strictly)
     return 1 if faults or not all(done.runs for done in audits) else 0
-
-
-def _data(done: Audit, log: Comparison | None) -> dict[str, Any]:
-    """Return the JSON of an audit, with `log` if a log was compared."""
-    from symconfig.report.audit import to_dict
-    from symconfig.report.validation import comparison_data as compared
-
-    return to_dict(done) | ({} if log is None else {"log": compared(log)})
-
-
-def _blocks(done: Audit, log: Comparison | None) -> list[Block]:
-    from symconfig.report.audit import blocks
-    from symconfig.report.validation import comparison_blocks as compared
-
-    return [*blocks(done), *([] if log is None else compared(log))]
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:
@@ -132,15 +101,8 @@ def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any
     --set variables are added to `problems` and become None.
     """
     names = (
-        "gpus",
-        "model",
-        "seq_length",
-        "megatron_version",
-        "vocab_size",
-        "prompt_length",
-        "response_length",
-        "root",
-    )
+        "gpus", "model", "seq_length", "megatron_version", "vocab_size", "prompt_length", "response_length", "root",
+    )  # fmt: skip
     margin = arguments.memory_margin
     return {
         **{name: getattr(arguments, name) for name in names if hasattr(arguments, name)},
@@ -170,11 +132,9 @@ def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> No
 
 def run_adapt(arguments: argparse.Namespace) -> int:
     """Print the diff (or JSON), and with --in-place write the files if the whole plan is in them and their audit finds
-    no error, or if --partial is given; return the exit code.
-
-    0: the whole plan is (or would be) in the files and their audit finds no error; 1: something is left to do by hand,
-    or an error. The report goes to standard error. Raises InputError, also for --partial without --in-place and for
-    writing a line of options.
+    no error, or if --partial is given; return the exit code. 0: the whole plan is (or would be) in the files and their
+    audit finds no error; 1: something is left to do by hand, or an error. The report goes to standard error. Raises
+    InputError, also for --partial without --in-place and for writing a line of options.
     """
     from symconfig.api import existing
 
@@ -185,13 +145,8 @@ def run_adapt(arguments: argparse.Namespace) -> int:
         raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
         raise InputError("applies to writing alone", field="--partial", need="--in-place")
-    outcome = existing.adapt(
-        arguments.source,
-        plan,
-        variables=given,
-        arguments=tuple(arguments.extra),
-        root=arguments.root,
-    )
+    more = {"variables": given, "arguments": tuple(arguments.extra), "root": arguments.root}
+    outcome = existing.adapt(arguments.source, plan, **more)
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:
         from symconfig.existing.adapt.files import write
@@ -243,7 +198,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     clusters; return 1 if it does not fit or the framework refuses it, else 0. Raises InputError, also for a job's
     options with --script, and for a script's without.
     """
-    from symconfig.api.estimate import of_all, of_job, of_script
+    from symconfig.api.existing import of_all, of_job, of_script
     from symconfig.cli.job import request
     from symconfig.descriptor.load import load_cluster
 
@@ -255,7 +210,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
             job.document,
             model_base=job.model_base,
             cluster_base=job.cluster_base,
-            problems=(*arguments.problems.all, *job.problems),
+            problems=arguments.problems.all,
         )
         named = job.document.data.get("cluster")
         result = of_all(price, named, fits_on=arguments.fits_on)
@@ -306,10 +261,7 @@ COMMANDS = (
     Command(
         name="adapt",
         does="put a plan's values into an existing launch script or config",
-        examples=(
-            "symconfig adapt train.sh --plan out",
-            "symconfig adapt train.sh --plan out --in-place",
-        ),
+        examples=("symconfig adapt train.sh --plan out", "symconfig adapt train.sh --plan out --in-place"),
         rows=lambda: (
             option(
                 "source",

@@ -17,8 +17,8 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from symconfig.report import explanation as report
     from symconfig.report.timeline import chart_data, simulated, stage_rows, trace
     from symconfig.solve.explain import explain
-    from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.predict import retraced
+    from symconfig.solve.symbolic import symbolic
 
     problems = arguments.problems
     if not arguments.timeline:
@@ -53,8 +53,7 @@ def run_whatif(arguments: argparse.Namespace) -> int:
     changed job has no plan, else 0). Raises InputError, also unless exactly one of the two is given.
     """
     from symconfig.report import whatif as report
-    from symconfig.runs.whatif.change import parsed, through_changes
-    from symconfig.runs.whatif.whatif import varied, whatif
+    from symconfig.runs.whatif import parsed, through_changes, varied, whatif
 
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))
@@ -98,10 +97,7 @@ COMMANDS = (
     Command(
         name="explain",
         does="why a plan is the first, where its time and memory go, how every tensor is split; its schedule",
-        examples=(
-            "symconfig explain out",
-            "symconfig explain out --timeline",
-        ),
+        examples=("symconfig explain out", "symconfig explain out --timeline"),
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
             flag("--all", "also each operator and tensor, each formula and symbol"),

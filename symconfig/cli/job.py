@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from symconfig.api.problems import Problems
 from symconfig.cli.options import changes, job_options
 from symconfig.descriptor.cluster import joined
 from symconfig.descriptor.document import Document
@@ -16,23 +17,22 @@ from symconfig.errors import InputError, Problem, reworded
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job given on the command line: its document, the folders of relative paths (None: the working directory),
-    and problems found so far.
+    """A job given on the command line. model_base, cluster_base: folders of relative paths; None: the working folder.
+    changes: of the cluster, in its name already if that is text. without_pin: what no pin can express of a recipe.
     """
 
     document: Document
     model_base: Path | None
     cluster_base: Path | None
-    problems: tuple[Problem, ...]
-    changes: Mapping[str, str] = field(default_factory=dict)  # of the cluster, in its name already where there is one
-    without_pin: tuple[str, ...] = ()  # parts of a recipe that no pin can express
+    changes: Mapping[str, str]
+    without_pin: tuple[str, ...]
 
 
 def request(arguments: argparse.Namespace) -> Request:
     """Return the job's document: --pin over the options over the job file over the recipe (--like); pins are merged by
     name, cluster changes (--set) go into the cluster's name if it is text. Relative paths of model and cluster are the
-    job file's unless given as options. Problems of --pin and --set are collected in `problems`. Raises InputError for
-    an unreadable file, one without a mapping, or an unknown recipe.
+    job file's unless given as options. Problems of --pin and --set are added to `arguments.problems`. Raises
+    InputError for an unreadable file, one without a mapping, or an unknown recipe.
     """
     recipe, without_pin = _recipe(getattr(arguments, "like", None))
     path = getattr(arguments, "job", None)
@@ -48,23 +48,18 @@ def request(arguments: argparse.Namespace) -> Request:
         if text is not None:
             given.add(option.flag)
             _put(data, option.field.split("."), text)
-    problems: list[Problem] = []
+    problems: Problems = arguments.problems
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**data.get("pins", {}), **pins}
-    changed: dict[str, str] = {}
-    try:
-        changed = changes(arguments)
-        if isinstance(data.get("cluster"), str):
-            data["cluster"] = joined(data["cluster"], changed)
-    except InputError as error:
-        problems += error.problems
+    changed = problems.collect(lambda: changes(arguments)) or {}
+    if isinstance(data.get("cluster"), str):
+        data["cluster"] = problems.read(lambda name: joined(name, changed), data["cluster"]) or data["cluster"]
     base = Path(path).parent if path else None
     return Request(
         document=replace(document, data=data),
         model_base=None if "--model" in given else base,
         cluster_base=None if "--cluster" in given else base,
-        problems=tuple(problems),
         changes=changed,
         without_pin=without_pin,
     )
@@ -109,7 +104,7 @@ def _put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
     data[path[-1]] = value
 
 
-def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
+def _pins(words: Sequence[str], problems: Problems) -> dict[str, str]:
     """Return {name: value} of NAME=VALUE words, names in lower case. Malformed words and a name with two different
     values (the first stays) are added to `problems`.
     """
@@ -118,8 +113,8 @@ def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         name = name.lower()
         if not equals or not name or not value:
-            problems.append(Problem("not of the form NAME=VALUE", field="--pin", got=repr(word), hint="--pin tp=8"))
+            problems.add(Problem("not of the form NAME=VALUE", field="--pin", got=repr(word), hint="--pin tp=8"))
         elif pins.setdefault(name, value) != value:
             what, got = f"{name} is pinned twice", f"{pins[name]} and {value}"
-            problems.append(Problem(what, field="--pin", got=got, need="one value, or a range as 2..8"))
+            problems.add(Problem(what, field="--pin", got=got, need="one value, or a range as 2..8"))
     return pins

@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import Command, flag, option
-from symconfig.cli.shared import (
-    file_of,
-    note,
-    plan_of,
-    print_json,
-    refuse,
-    show,
-    whole,
-    write_data,
-    write_text,
-)
+from symconfig.cli.shared import file_of, note, plan_of, print_json, refuse, show, whole, write_data, write_text
 from symconfig.errors import InputError, reworded
 from symconfig.format import picked
 
@@ -120,10 +110,10 @@ def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
 
 def _rules(_: argparse.Namespace, name: str | None) -> Shown:
     """Return the audit's rules, or one rule."""
-    from symconfig.existing.audit.catalogue import rules
+    from symconfig.existing.audit.audit import RULES
 
     names = ("name", "severity", "title", "why", "since", "until", "example")
-    return _facts("rules", [picked(one, *names) for one in _chosen(rules(), name)], name, names[:3])
+    return _facts("rules", [picked(one, *names) for one in _chosen(RULES, name)], name, names[:3])
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:
@@ -137,8 +127,8 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
         {
             **picked(one, "name", "label"),
             "backends": [name for name, backend in BACKENDS.items() if one in backend.options],
-            "maturity": one.doubt and str(one.doubt.maturity),
-            **{key: one.doubt and getattr(one.doubt, key) for key in ("why", "source", "since", "until")},
+            "maturity": one.maturity and str(one.maturity),
+            **{key: value or None for key, value in picked(one, "why", "source", "since", "until").items()},
         }
         for one in _chosen(known.values(), name)
     ]
@@ -238,10 +228,7 @@ COMMANDS = (
     Command(
         name="list",
         does="list models, clusters, recipes, targets and more, or show one of them",
-        examples=(
-            "symconfig list models llama3.1-70b",
-            "symconfig list recipes --model llama3.1-70b --cluster h100",
-        ),
+        examples=("symconfig list models llama3.1-70b", "symconfig list recipes --model llama3.1-70b --cluster h100"),
         rows=lambda: (
             option("of", "KIND", _HELP, choices=tuple(KINDS)),
             option("name", "NAME", "show this one; of targets, which can carry this PLAN.json", nargs="?"),

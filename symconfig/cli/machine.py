@@ -108,64 +108,59 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
 
 
 def run_calibrate(arguments: argparse.Namespace) -> int:
-    """Print the fitted constants and write the profile with --out; return 0. Raises InputError."""
-    from symconfig.measured.assumptions import assuming
-
-    with assuming(file_of(arguments.assume)):
-        return _run(arguments)
-
-
-def _run(arguments: argparse.Namespace) -> int:
     """Fit constants to the runs of the files, print them, and with --out write one profile; return 0. Raises InputError
     with all problems of options and files, and for --out if the runs are on several types of GPU.
     """
     from symconfig.descriptor.load import load_cluster, load_model
     from symconfig.descriptor.write import cluster_yaml
+    from symconfig.measured.assumptions import assuming
     from symconfig.measured.log_row import Additions
-    from symconfig.measured.runs import RECOMPUTE, calibrations, in_folder, runs
+    from symconfig.measured.runs import calibrations, in_folder, runs
     from symconfig.report.calibration import calibration_blocks, calibration_data
+    from symconfig.solve.pins import RECOMPUTE
 
-    problems = arguments.problems
-    out = output(arguments, "out", YAML)
-    only = problems.read(load_cluster, arguments.cluster)
-    paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
-    for path in paths:
-        if not path.exists():
-            problems.add(Problem("there is no such file", file=str(path)))
-    if arguments.recompute not in (None, *RECOMPUTE):
-        need = ", ".join(RECOMPUTE)
-        problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    a = arguments
-    model = problems.read(load_model, a.model)
-    additions = Additions(model, a.gpus, a.micro_batch_size, a.global_batch_size, a.seq_length, a.recompute)
-    if problems.all:
-        raise InputError(problems.all)
-    with working() as progress:
-        progress.say("predicting the measured runs")
-        measured = problems.collect(lambda: runs(paths, only, additions))
-        if problems.all or measured is None:
+    with assuming(file_of(arguments.assume)):
+        problems = arguments.problems
+        out = output(arguments, "out", YAML)
+        only = problems.read(load_cluster, arguments.cluster)
+        paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
+        for path in paths:
+            if not path.exists():
+                problems.add(Problem("there is no such file", file=str(path)))
+        if arguments.recompute not in (None, *RECOMPUTE):
+            need = ", ".join(RECOMPUTE)
+            problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
+        a = arguments
+        model = problems.read(load_model, a.model)
+        additions = Additions(model, a.gpus, a.micro_batch_size, a.global_batch_size, a.seq_length, a.recompute)
+        if problems.all:
             raise InputError(problems.all)
-        if out is not None and len(measured.timed) > 1:
-            names = ", ".join(known.name for known, _ in measured.timed)
-            what, hint = "the runs are on several types of GPU, and a profile is of one", measured.timed[0][0].name
-            raise InputError(what, field="--out", got=names, hint=f"--cluster {hint}")
-        rows = sum(len(timed) for _, timed in measured.timed)
-        progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
-        options = {"--cluster": arguments.cluster, "--assume": arguments.assume}
-        words = [word for name, value in options.items() if value is not None for word in (name, Path(value).name)]
-        words += ["--from-scratch"] if arguments.from_scratch else []
-        # The command line that is recorded with the constants, with paths reduced to their names.
-        command = " ".join(["symconfig calibrate", *(path.name for path in paths), *words])
-        fitted = calibrations(measured, command, arguments.from_scratch)
-    if out is not None:
-        text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
-        write_text(out, text, arguments.force)
-    show(
-        arguments,
-        lambda: calibration_data(fitted, measured.remarks),
-        lambda: calibration_blocks(fitted, measured.remarks),
-    )
-    return 0
+        with working() as progress:
+            progress.say("predicting the measured runs")
+            measured = problems.collect(lambda: runs(paths, only, additions))
+            if problems.all or measured is None:
+                raise InputError(problems.all)
+            if out is not None and len(measured.timed) > 1:
+                names = ", ".join(known.name for known, _ in measured.timed)
+                what, hint = "the runs are on several types of GPU, and a profile is of one", measured.timed[0][0].name
+                raise InputError(what, field="--out", got=names, hint=f"--cluster {hint}")
+            rows = sum(len(timed) for _, timed in measured.timed)
+            progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
+            options = {"--cluster": arguments.cluster, "--assume": arguments.assume}
+            words = [word for name, value in options.items() if value is not None for word in (name, Path(value).name)]
+            words += ["--from-scratch"] if arguments.from_scratch else []
+            # The command line that is recorded with the constants, with paths reduced to their names.
+            command = " ".join(["symconfig calibrate", *(path.name for path in paths), *words])
+            fitted = calibrations(measured, command, arguments.from_scratch)
+        if out is not None:
+            text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
+            write_text(out, text, arguments.force)
+        show(
+            arguments,
+            lambda: calibration_data(fitted, measured.remarks),
+            lambda: calibration_blocks(fitted, measured.remarks),
+        )
+        return 0
 
 
 SHELLS = ("bash", "zsh", "fish")

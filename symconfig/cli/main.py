@@ -36,7 +36,7 @@ DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 # has it among its COMMANDS.
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "before training": {
-        "plan": "plan", "estimate": "existing", "size": "sweep", "sweep": "sweep", "serve": "plan",
+        "plan": "plan", "estimate": "existing", "size": "plan", "sweep": "plan", "serve": "plan",
         "partition": "partition", "render": "render",
     },
     "in an existing pipeline": {"audit": "existing", "adapt": "existing", "verify": "render"},

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 from symconfig.cli.shared import MOST_TOP, whole, within
@@ -87,9 +87,7 @@ def job_options() -> dict[str, Option]:
 
 
 def type_of(annotation: Any) -> type:
-    """Return the type that an option's text is read as: the first of int, float and tuple in an annotation, else
-    str.
-    """
+    """Return the type as which an option's text is read: the annotation's first of int, float and tuple, else str."""
     return next((one for one in _types(annotation) if one in (int, float, tuple)), str)
 
 
@@ -155,9 +153,7 @@ def repeated(name: str, metavar: str, help: str, **more: Any) -> Row:
 
 
 CHANGES = repeated(
-    "--set",
-    "FIELD=VALUE",
-    "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
+    "--set", "FIELD=VALUE", "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 )
 JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override it", nargs="?")
 HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
@@ -240,9 +236,8 @@ def script() -> list[Row | str]:
 
 def variables(pairs: list[str]) -> dict[str, str]:
     """Return {name: value} of NAME=VALUE pairs (the last of a name). Raises InputError with all malformed ones."""
-    wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
-    if wrong:
-        raise InputError(
-            [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
-        )
+    wrong = partial(Problem, "is no variable with a value", field="--set", need="NAME=VALUE")
+    malformed = (pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair)
+    if problems := [wrong(got=pair) for pair in malformed]:
+        raise InputError(problems)
     return dict(pair.split("=", 1) for pair in pairs)

@@ -147,13 +147,14 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
 def _of_stages(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
     """Return (JSON, blocks) of the solved pipeline; with --out write partition.json. Raises InfeasibleError."""
     from symconfig.api.partition import solved_pipeline
-    from symconfig.report.partition_stages import blocks, to_dict
+    from symconfig.report.partition import stage_blocks
+    from symconfig.report.partition_json import stages_dict
 
     report = _solved(solved_pipeline, request).contents()
-    data = to_dict(report)
+    data = stages_dict(report)
     if arguments.out is not None:
         _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)
-    return data, blocks(report)
+    return data, stage_blocks(report)
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:

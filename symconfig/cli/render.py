@@ -218,10 +218,7 @@ COMMANDS = (
     Command(
         name="verify",
         does="hold rendered files against the real frameworks, or against what was written (--frozen)",
-        examples=(
-            "symconfig verify out",
-            "symconfig verify --frozen out",
-        ),
+        examples=("symconfig verify out", "symconfig verify --frozen out"),
         rows=lambda: (
             option(
                 "place", "DIR", "what `plan --out` or `render` wrote; with --frozen several, or a PLAN.json", nargs="+"

@@ -8,19 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from symconfig.cli.options import PLAN, Command, answer_rows, flag, job, job_options, option, wanted
-from symconfig.cli.shared import (
-    PAGE,
-    answer,
-    folder,
-    note,
-    output,
-    plan_of,
-    refuse,
-    replaced,
-    show,
-    within,
-    working,
-)
+from symconfig.cli.shared import PAGE, answer, folder, note, output, plan_of, refuse, replaced, show, within, working
 from symconfig.errors import InputError, Problem
 
 # Options that say how one run goes on as another.
@@ -38,10 +26,10 @@ def run_replan(arguments: argparse.Namespace) -> int:
     if arguments.lose_nodes is not None:
         return _on_fewer_nodes(arguments)
     problems = arguments.problems
-    job = request(arguments)
     files = problems.collect(lambda: wanted(arguments))
     output(arguments, "html", PAGE)
     folder(arguments)
+    job = request(arguments)
     with working() as progress:
         result = replan(
             arguments.plan,
@@ -53,7 +41,7 @@ def run_replan(arguments: argparse.Namespace) -> int:
             accept_edits=arguments.accept_edits,
             top=arguments.top or 1,
             changes=job.changes,
-            problems=(*problems.all, *job.problems),
+            problems=problems.all,
             progress=progress,
         )
     shown = replan_blocks(result.found)
@@ -69,7 +57,7 @@ def _on_fewer_nodes(arguments: argparse.Namespace) -> int:
     from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH
     from symconfig.report.checkpoint import blocks, to_dict
-    from symconfig.runs.replan.fallback import fallback
+    from symconfig.runs.replan.replanned import fallback
 
     problems = arguments.problems
     lost = problems.read(_range, arguments.lose_nodes)
@@ -112,7 +100,6 @@ def run_diff(arguments: argparse.Namespace) -> int:
 
 def run_checkpoint(arguments: argparse.Namespace) -> int:
     """Print what a checkpoint holds and, with --plan, whether that plan can load it; return 1 if it cannot, else 0.
-
     --old names the plan that wrote the checkpoint. Raises InputError, also for an incomplete checkpoint and for --old
     without --plan.
     """
@@ -143,10 +130,7 @@ COMMANDS = (
     Command(
         name="replan",
         does="solve a plan's inputs again: what changes and why, and whether its checkpoint still loads",
-        examples=(
-            "symconfig replan out --gpus 32",
-            "symconfig replan out --lose-nodes 1..2 --out smaller",
-        ),
+        examples=("symconfig replan out --gpus 32", "symconfig replan out --lose-nodes 1..2 --out smaller"),
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
             flag("--accept-edits", "solve a plan whose inputs were edited in the file as they are"),
@@ -190,10 +174,7 @@ COMMANDS = (
     Command(
         name="checkpoint",
         does="what kind of checkpoint a folder holds, and whether a plan's run can go on from it",
-        examples=(
-            "symconfig checkpoint checkpoints",
-            "symconfig checkpoint checkpoints --plan out",
-        ),
+        examples=("symconfig checkpoint checkpoints", "symconfig checkpoint checkpoints --plan out"),
         rows=lambda: (
             option("folder", "DIR", "of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled"),
             option("--plan", "NEW.json", "the plan of the run that shall load it, or its folder"),

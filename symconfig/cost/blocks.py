@@ -18,7 +18,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice, Uneven, at_busiest, busiest_collectives_s, busiest_work_s
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.tape import first_axis_max, maximum
-from symconfig.cost.weights import Weights, weights
+from symconfig.cost.weights import weights
 from symconfig.cost.work import (
     PAIRED_HOST,
     collective_s,
@@ -51,7 +51,7 @@ class BlockCost:
     full_comm_s: tuple[Array, ...]  # before any overlap
     held_bytes: tuple[Array, ...]
     workspace_bytes: Array  # of the operator that needs most
-    weights: Weights
+    weights: Array  # [WEIGHTS, points]
     boundary_bytes: Array
     hidden_s: Array  # [2, points], forward and backward: how much longer they take with no other microbatch beside
     paired: bool  # another microbatch goes forward through a layer beside this one backward
@@ -59,7 +59,6 @@ class BlockCost:
 
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
         """Return the costs at the points with these indices: every array is cut along its points; `derived` is kept."""
-        weights = Weights(*(getattr(self.weights, name)[chosen] for name in Weights.__slots__))
         return replace(
             self,
             work_s={key: t[chosen] for key, t in self.work_s.items()},
@@ -69,7 +68,7 @@ class BlockCost:
             full_comm_s=tuple(t[chosen] for t in self.full_comm_s),
             held_bytes=tuple(t[chosen] for t in self.held_bytes),
             workspace_bytes=self.workspace_bytes[chosen],
-            weights=weights,
+            weights=self.weights[:, chosen],
             boundary_bytes=self.boundary_bytes[chosen],
             hidden_s=self.hidden_s[:, chosen],
             uneven=self.uneven and self.uneven.at(chosen),
@@ -84,8 +83,7 @@ class BlockCost:
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
         beyond = self.uneven.beyond(np.array(self.held_bytes))
-        result: Array = (policies.always[None] if least else policies.staying) @ beyond
-        return result
+        return (policies.always[None] if least else policies.staying) @ beyond
 
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return one microbatch's costs under each policy, in the order of PASSES: [PASSES, policies, points].

@@ -71,7 +71,7 @@ class Uneven:
 
         It names the tensors whose size includes LOAD, with the lattice's numbers OF_LAYER and OF_STAGE.
         """
-        slots = np.array([any(name == LOAD for name, _ in held.elements.powers) for held in block.held], dtype=float)
+        slots = np.array([_grows(held.elements) for held in block.held], dtype=float)
         if OF_LAYER not in lattice.numbers or not slots.any():
             return None
         layer, stage = (np.broadcast_to(lattice.numbers[name], lattice.points) for name in (OF_LAYER, OF_STAGE))
@@ -86,16 +86,14 @@ class Uneven:
 
         held: sizes on a rank with the mean load.
         """
-        result: Array = held * (1.0 + np.outer(self.slots, self.layer - 1.0))
-        return result
+        return held * (1.0 + np.outer(self.slots, self.layer - 1.0))
 
     def beyond(self, held: Array) -> Array:
         """Return what the busiest rank keeps of a block's tensors beyond the mean, with a single stage: [held, points].
 
         held: on a mean rank. The excess grows with the root of the number of stages.
         """
-        result: Array = held * np.outer(self.slots, self.stage)
-        return result
+        return held * np.outer(self.slots, self.stage)
 
 
 def at_busiest(lattice: Lattice) -> Lattice:
@@ -116,19 +114,21 @@ def busiest_work_s(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> d
     """
     if OF_STEP not in lattice.numbers:
         return dict(seconds)
-    load, grow = lattice.numbers[OF_STEP], {work.op for work in block.work if LOAD in _symbols(work)}
+    load, grow = lattice.numbers[OF_STEP], {work.op for work in block.work if any(map(_grows, _sizes(work)))}
     return {key: t * load if key[0] in grow else t for key, t in seconds.items()}
 
 
-def _symbols(work: Task) -> set[str]:
-    """Return the names of all symbols in an operator's sizes."""
+def _grows(size: Monomial) -> bool:
+    """Return whether a size includes the load."""
+    return any(name == LOAD for name, _ in size.powers)
+
+
+def _sizes(work: Task) -> Sequence[Monomial]:
     if isinstance(work, Matmul):
-        sizes = [work.batch, work.m, work.n, work.k]
-    elif isinstance(work, AttentionWork):
-        sizes = [work.queries, work.steps]
-    else:
-        sizes = [size for size, _ in (*work.moved, *work.products)]
-    return {name for size in sizes for name, _ in size.powers}
+        return work.batch, work.m, work.n, work.k
+    if isinstance(work, AttentionWork):
+        return work.queries, work.steps
+    return [size for size, _ in (*work.moved, *work.products)]
 
 
 def busiest_collectives_s(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
@@ -138,8 +138,5 @@ def busiest_collectives_s(seconds: Sequence[Array], block: DerivedBlock, lattice
     """
     if OF_STEP not in lattice.numbers:
         return tuple(seconds)
-    load = lattice.numbers[OF_STEP]
-    return tuple(
-        t * load if any(name == LOAD for name, _ in c.elements.powers) else t
-        for c, t in zip(block.collectives, seconds, strict=True)
-    )
+    load, both = lattice.numbers[OF_STEP], zip(block.collectives, seconds, strict=True)
+    return tuple(t * load if _grows(c.elements) else t for c, t in both)

@@ -138,12 +138,8 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
         has = [name for name in ("bf16", "fp16", *LOW_PRECISION) if getattr(peaks, name) is not None]
-        raise InputError(
-            f"{cluster.gpu.product} has no {precision}",
-            field="precision",
-            got=precision,
-            need="one of " + ", ".join(has),
-        )
+        what, need = f"{cluster.gpu.product} has no {precision}", "one of " + ", ".join(has)
+        raise InputError(what, field="precision", got=precision, need=need)
     high = peaks.bf16 or peaks.fp16
     attention = high.value * values["attention_efficiency"] / pace
     levels = [

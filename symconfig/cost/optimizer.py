@@ -40,8 +40,7 @@ class Share:
 
     def on_rank(self, ranks: tuple[Array | float, Array | float]) -> Array:
         """Return one rank's even share, [stages, points]: dense / ranks[0] + expert / ranks[1]."""
-        result: Array = self.dense / ranks[0] + self.expert / ranks[1]
-        return result
+        return self.dense / ranks[0] + self.expert / ranks[1]
 
     def __add__(self, other: Share) -> Share:
         return Share(self.dense + other.dense, self.expert + other.expert)

@@ -38,9 +38,9 @@ class Messages:
 
 
 def messages(sums: Stages, points: ConfigurationSet, setting: Setting) -> Messages:
-    """Return waits for one message (busy_s), its time under way besides (lag_s), and waits per microbatch (received_s).
+    """Return the messages between stages; all seconds are 0 for a single one.
 
-    All 0 for a single stage. A stage receives an activation and a gradient for each of its chunks; the model's first
+    A stage receives an activation and a gradient for each of its chunks; the model's first
     chunk gets no activation and its last one no gradient. Sends cost nothing more: they go together with a message that
     comes the other way (Megatron-LM, send_forward_recv_backward). In plain 1F1B the receiver waits for the whole of
     each message; interleaved, for what a chunk's forward does not hide, and while the pipeline fills and drains also

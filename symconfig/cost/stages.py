@@ -15,9 +15,9 @@ from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.table import WEIGHTS, Table
+from symconfig.cost.table import Table
 from symconfig.cost.tape import maximum
-from symconfig.cost.weights import LARGEST, SUMMED
+from symconfig.cost.weights import LARGEST, SUMMED, WEIGHTS
 from symconfig.graph.block import Place
 from symconfig.graph.layout import Sharding
 from symconfig.graph.parts import is_layer
@@ -76,7 +76,7 @@ class Pipelines:
         which: the index into `each` of every point, [points]; None: the points are the pipelines themselves.
         """
         most = max(len(one.stages) for one in each)
-        rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
+        rows = [[*one.stages, *[replace(one.stages[-1], alike=0)] * (most - len(one.stages))] for one in each]
 
         def array(values: Sequence[object]) -> Array:
             """Return the pipelines' values stacked, points last: [x, ..., points] of [each, x, ...]."""
@@ -90,12 +90,7 @@ class Pipelines:
             pp=array([one.pp for one in each]),
             vpp=array([one.vpp for one in each]),
             index=array([[stage.index for stage in row] for row in rows]),
-            alike=array(
-                [
-                    [stage.alike * (place < len(one.stages)) for place, stage in enumerate(row)]
-                    for one, row in zip(each, rows, strict=True)
-                ]
-            ),
+            alike=array([[stage.alike for stage in row] for row in rows]),
             counts=array([[stage.counts for stage in row] for row in rows]),
             body=array([[stage.kept or stage.counts for stage in row] for row in rows]),
         )
@@ -220,7 +215,7 @@ class Stages:
     largest: Array  # parameters of the largest block
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     hidden: Array  # seconds of both passes that another microbatch beside them hides, [s, n]
-    # Of matrices that are made orthogonal, as in `Weights`.
+    # Of matrices that are made orthogonal, as in WEIGHTS.
     matrix: Array
     matrix_expert: Array
     matrix_s: Array
@@ -320,8 +315,7 @@ def summed(counts: Array, of_kinds: Array) -> Array:
     points. of_kinds: values of one block, [..., kinds, points].
     """
     if counts.shape[-1] == 1:
-        alike: Array = counts[..., 0] @ of_kinds
-        return alike
+        return counts[..., 0] @ of_kinds
     axes = "stuv"[: counts.ndim - 2]
     result: Array = np.einsum(f"{axes}kn,...kn->...{axes}n", counts, of_kinds)
     return result
@@ -363,8 +357,7 @@ def _transient_together(table: Table, together: int, points: NDArray[np.intp], t
     layer = np.array([[place is Place.LAYER] for place in table.places])
     entering = table.passes[KEPT][..., points]  # inputs of the layers after the first one
     group = spaces + together * (transient - spaces) + (together - 1) * entering
-    result: Array = np.where(layer, group, transient)
-    return result
+    return np.where(layer, group, transient)
 
 
 def _extra_embeddings(places: Sequence[Place], counts: Array, tied: bool) -> Array:

@@ -113,8 +113,7 @@ def _overhead(points: ConfigurationSet, setting: Setting) -> Array:
 
 def apart_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the seconds of the optimizer and the overhead together: [offloads, points]."""
-    result: Array = optimizer_s(sums, points, setting) + _overhead(points, setting)
-    return result
+    return optimizer_s(sums, points, setting) + _overhead(points, setting)
 
 
 def memory_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
@@ -323,5 +322,4 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
 
     table: [stages, layers, points]. layers: [1, offloads, points].
     """
-    result: Array = table[:, layers, np.arange(layers.shape[-1])]
-    return result
+    return table[:, layers, np.arange(layers.shape[-1])]

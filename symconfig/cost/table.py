@@ -12,7 +12,6 @@ from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, P
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.cost.weights import Weights
 from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock, recompute_policy
 
@@ -25,7 +24,6 @@ class Choice:
     offload: frozenset[str] = frozenset()
 
 
-WEIGHTS = Weights.__slots__
 # "Near-neutral to several GB higher, depending on scope" (Megatron-Bridge, docs/training/cuda-graphs.md); assumed.
 GRAPH_BYTES = 2.0 * 2**30
 
@@ -137,7 +135,7 @@ def _table(
     one policy.
     """
     kinds = tuple(block.derived.name for block in blocks)
-    weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
+    weights = np.stack([block.weights for block in blocks], axis=1)
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)
     uneven = None
     if any(block.uneven is not None for block in blocks):

@@ -158,6 +158,28 @@ class Tape:
         return {name: slope[at] for name, at in self.inputs.items() if at <= line and slope[at] != 0.0}
 
 
+def _operator(
+    operation: str, *, same: float | None = None, nothing: bool = False, swapped: bool = False
+) -> Callable[[Any, Any], Any]:
+    """Return the method that writes an operation on a term and another number, NotImplemented for an array: NumPy then
+    applies it element by element.
+
+    same: the number that leaves the term as it is. nothing: 0.0 gives 0.0. swapped: the other one is the first.
+    """
+
+    def apply(self: Term, other: Any) -> Any:
+        if isinstance(other, np.ndarray):
+            return NotImplemented
+        if nothing and _is_number(other, 0.0):
+            return 0.0
+        if same is not None and _is_number(other, same):
+            return self
+        line = self._line(other)
+        return self.tape.made(operation, *((line, self.line) if swapped else (self.line, line)))
+
+    return apply
+
+
 def _elementwise(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap an operator so that it returns NotImplemented for an array, and NumPy then applies it element by element."""
 
@@ -187,59 +209,19 @@ class Term:
     def _line(self, other: Any) -> int:
         return other.line if isinstance(other, Term) else self.tape.number(other)
 
-    @_elementwise
-    def __add__(self, other: Any) -> Any:
-        return self if _is_number(other, 0.0) else self.tape.made("add", self.line, self._line(other))
+    __add__ = __radd__ = _operator("add", same=0.0)
+    __sub__ = _operator("subtract", same=0.0)
+    __rsub__ = _operator("subtract", swapped=True)
+    __mul__ = __rmul__ = _operator("multiply", same=1.0, nothing=True)
+    __truediv__ = _operator("divide", same=1.0)
+    __rtruediv__ = _operator("divide", nothing=True, swapped=True)
+    __pow__ = _operator("power", same=1.0)
+    __rpow__ = _operator("power", swapped=True)
 
-    __radd__ = __add__
-
-    @_elementwise
-    def __sub__(self, other: Any) -> Any:
-        return self if _is_number(other, 0.0) else self.tape.made("subtract", self.line, self._line(other))
-
-    @_elementwise
-    def __rsub__(self, other: Any) -> Any:
-        return self.tape.made("subtract", self._line(other), self.line)
-
-    @_elementwise
-    def __mul__(self, other: Any) -> Any:
-        if _is_number(other, 0.0):
-            return 0.0
-        return self if _is_number(other, 1.0) else self.tape.made("multiply", self.line, self._line(other))
-
-    __rmul__ = __mul__
-
-    @_elementwise
-    def __truediv__(self, other: Any) -> Any:
-        return self if _is_number(other, 1.0) else self.tape.made("divide", self.line, self._line(other))
-
-    @_elementwise
-    def __rtruediv__(self, other: Any) -> Any:
-        return 0.0 if _is_number(other, 0.0) else self.tape.made("divide", self._line(other), self.line)
-
-    @_elementwise
-    def __pow__(self, other: Any) -> Any:
-        return self if _is_number(other, 1.0) else self.tape.made("power", self.line, self._line(other))
-
-    @_elementwise
-    def __rpow__(self, other: Any) -> Any:
-        return self.tape.made("power", self._line(other), self.line)
-
-    @_elementwise
-    def __floordiv__(self, other: Any) -> Any:
-        return (self / other).__floor__()
-
-    @_elementwise
-    def __rfloordiv__(self, other: Any) -> Any:
-        return (self.__rtruediv__(other)).__floor__()
-
-    @_elementwise
-    def __mod__(self, other: Any) -> Any:
-        return self - (self // other) * other
-
-    @_elementwise
-    def __rmod__(self, other: Any) -> Any:
-        return other - (other // self) * self
+    __floordiv__ = _elementwise(lambda self, other: (self / other).__floor__())
+    __rfloordiv__ = _elementwise(lambda self, other: self.__rtruediv__(other).__floor__())
+    __mod__ = _elementwise(lambda self, other: self - (self // other) * other)
+    __rmod__ = _elementwise(lambda self, other: other - (other // self) * self)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -280,21 +262,10 @@ class Term:
             self.tape.conditions[first, second] = above
         return above
 
-    @_elementwise
-    def __gt__(self, other: Any) -> bool:
-        return self._above(self.line, self._line(other))
-
-    @_elementwise
-    def __lt__(self, other: Any) -> bool:
-        return self._above(self._line(other), self.line)
-
-    @_elementwise
-    def __ge__(self, other: Any) -> bool:
-        return not self < other
-
-    @_elementwise
-    def __le__(self, other: Any) -> bool:
-        return not self > other
+    __gt__ = _elementwise(lambda self, other: self._above(self.line, self._line(other)))
+    __lt__ = _elementwise(lambda self, other: self._above(self._line(other), self.line))
+    __ge__ = _elementwise(lambda self, other: not self < other)
+    __le__ = _elementwise(lambda self, other: not self > other)
 
     def __eq__(self, other: object) -> Any:
         if isinstance(other, np.ndarray):

@@ -25,11 +25,19 @@ from symconfig.graph.operator import ELEMENT_BYTES, Element
 
 PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
 GATHERED_BYTES = 4.0  # of an element that tensor-parallel ranks gather: the momentum, in fp32
-# Rows of a table of weights, and what a stage has of them: elements and seconds of all matrices of layers, and elements
-# of the largest one, of dense weights and of experts'.
+# Of matrices of layers that are made orthogonal, dense ones and experts': elements and seconds of all of them, of which
+# a stage has the sum; and elements of the largest one, of which it has the most.
 SUMMED = ("matrix", "matrix_expert", "matrix_s", "matrix_expert_s")
 LARGEST = ("largest_matrix", "largest_matrix_expert")
-NAMES = (*SUMMED, *LARGEST)
+# What a block has on one rank: parameters; elements of weight-gradient buffers that the framework keeps, one for each
+# shape; parameters of the look-up and the head, of dense and of frozen ones; of dense ones those that every
+# tensor-parallel rank has all of; how many weights dense and frozen are in; bytes that the libraries of its kernels
+# keep, beside those that every block's have; and bytes kept for gathered tables of the vocabulary, which are in shards
+# over gtp.
+WEIGHTS = (
+    "dense", "expert", "frozen", "quantised", "frozen_expert", "buffers", "vocabulary", "frozen_vocabulary", "whole",
+    "matrices", "workspaces", "tables", *SUMMED, *LARGEST,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,7 @@ class Matrices:
     @property
     def ranks(self) -> Array:
         """Return how many ranks hold a part of a matrix each: [points]."""
-        result: Array = self.whole_rows * self.whole_columns / (self.rows * self.columns)
-        return result
+        return self.whole_rows * self.whole_columns / (self.rows * self.columns)
 
 
 def orthogonalised(shard: WeightShard, place: Place) -> bool:
@@ -63,14 +70,14 @@ def products(short: Array, long: Array) -> tuple[tuple[Array, Array, Array], ...
 
 
 def orthogonal_rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return sums over a block's orthogonalised matrices by the names of NAMES: [points] each.
+    """Return sums over a block's orthogonalised matrices by the names of SUMMED and LARGEST: [points] each.
 
     `matrix` is elements on a rank, `matrix_s` seconds, `largest_matrix` the elements of the largest one; the names with
     `_expert` are of experts' weights, the others of dense ones. 0 without any, and if the optimizer orthogonalises
     nothing.
     """
     zero = np.zeros(lattice.points)
-    rows_by_name = dict.fromkeys(NAMES, zero)
+    rows_by_name = dict.fromkeys((*SUMMED, *LARGEST), zero)
     if framework.orthogonal is None:
         return rows_by_name
     for shard in block.weights:
@@ -115,8 +122,7 @@ def iterations_s(each: Matrices, machine: Machine, how: Orthogonal) -> Array:
             product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)
             for m, n, k in products(short, long)
         )
-        result: Array = sum(seconds, np.zeros(np.broadcast_shapes(short.shape, long.shape)))
-        return result
+        return sum(seconds, np.zeros(np.broadcast_shapes(short.shape, long.shape)))
 
     if how.over_tensor is OverTensor.DUPLICATED:
         gathered_s = ring(GATHERED_BYTES * each.whole_rows * each.whole_columns, 1.0, each.ranks, 1.0, machine)
@@ -141,33 +147,8 @@ GATHERED_BUFFERS, REDUCED_BUFFERS = 8, 4
 GROUPED_STREAMS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Parameters of one block on one rank, [points] each."""
-
-    dense: Array
-    expert: Array
-    frozen: Array
-    quantised: Array
-    frozen_expert: Array
-    buffers: Array  # elements of weight-gradient buffers that the framework keeps, one for each shape
-    vocabulary: Array  # of `dense`, those of the look-up or of the head
-    frozen_vocabulary: Array  # of `frozen`, the same
-    whole: Array  # of `dense`, those that every tensor-parallel rank has all of
-    matrices: Array  # how many `dense` and `frozen` are in
-    workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
-    tables: Array  # bytes kept for gathered tables of the vocabulary, which are in shards over gtp
-    # Of matrices that are made orthogonal their elements, and the seconds of it; elements of the largest. 0: no such.
-    matrix: Array
-    matrix_expert: Array
-    matrix_s: Array
-    matrix_expert_s: Array
-    largest_matrix: Array
-    largest_matrix_expert: Array
-
-
-def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Weights:
-    """Return a block's weights on one rank as `Weights`: parameters by kind, [points] each.
+def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+    """Return what a block has on one rank, in the order of WEIGHTS: [WEIGHTS, points].
 
     Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or (4 bits) quantised; vocabulary and
     whole count some of them again. `matrices` is the number of weights, frozen ones too, that are no experts' and no
@@ -181,7 +162,7 @@ def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: 
     buffers = {space.weight for space in block.workspaces if kept and space.layer and space.weight is not None}
     live = [shard for shard in shards if not shard.frozen]
     still = [shard for shard in shards if shard.frozen and not shard.quantised]
-    return Weights(
+    rows = dict(
         dense=total([s for s in live if not s.expert]),
         expert=total([s for s in live if s.expert]),
         frozen=total([s for s in still if not s.expert]),
@@ -197,6 +178,7 @@ def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: 
         tables=_gathered_bytes(block, lattice, framework, tables=True),
         **orthogonal_rows(block, lattice, machine, framework),
     )
+    return np.array([rows[name] for name in WEIGHTS])
 
 
 def _gathered_bytes(block: DerivedBlock, lattice: Lattice, framework: Framework, *, tables: bool) -> Array:

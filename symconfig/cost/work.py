@@ -95,8 +95,7 @@ def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
     rate = machine.high_peak_flops * machine.efficiency
     if len(work.products) > _OUTSIDE_SCANS:
         rate = minimum(rate, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
-    result: Array = amount / rate
-    return result
+    return amount / rate
 
 
 def _products(

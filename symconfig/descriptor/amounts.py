@@ -38,13 +38,8 @@ SPEED = Kind(
     {f"{unit}{end}": factor for unit, factor in _SPEEDS.items() for end in ("/s", "ps")},
     "a speed as 300GB/s or 400Gb/s",
 )
-SPAN = Kind(
-    {
-        unit: Decimal(power)
-        for unit, power in (("s", "1"), ("ms", "1e-3"), ("us", "1e-6"), ("µs", "1e-6"), ("ns", "1e-9"))
-    },
-    "a time as 3.4us",
-)
+_SPANS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9"}
+SPAN = Kind({unit: Decimal(power) for unit, power in _SPANS.items()}, "a time as 3.4us")
 PEAK = Kind(
     {f"{prefix}FLOP{end}": power for prefix, power in _POWERS.items() for end in ("/s", "S")}, "a rate as 989TFLOP/s"
 )
@@ -163,14 +158,10 @@ def with_network(
     """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
     levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)
-    ratio, changed = oversubscription(text), cluster.model_copy(update={"levels": levels})
-    return changed if ratio is None else oversubscribed(changed, ratio, source)
-
-
-def oversubscribed(cluster: ClusterDescriptor, ratio: float, source: str) -> ClusterDescriptor:
-    """Return the cluster with this oversubscription of its outermost level."""
-    outer = cluster.levels[-1].model_copy(update={"oversubscription": Quantity(value=ratio, source=source)})
-    return cluster.model_copy(update={"levels": (*cluster.levels[:-1], outer)})
+    if (ratio := oversubscription(text)) is not None:
+        over = Quantity(value=ratio, source=source)
+        levels = (*levels[:-1], levels[-1].model_copy(update={"oversubscription": over}))
+    return cluster.model_copy(update={"levels": levels})
 
 
 def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:

@@ -8,15 +8,15 @@ to it; `h100@4x200 Gb/s` is short for its network.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from symconfig.descriptor.document import Document, plain, shorten
-from symconfig.descriptor.strict import PositiveInt, Strict, refuse
+from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.errors import InputError, Problem
 
 LONGEST_NAME = 200
@@ -175,28 +175,22 @@ class ClusterDescriptor(Strict):
         """
         return max((level.size or 1 for level in self.levels if level.name not in NETWORK), default=1)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Check names and sizes of the levels. Raises ValueError with all problems.
-
-        Names must be unique. Sizes must be above 1 and grow by whole factors; the last one, and it alone, is null.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each name that two levels have, and unless sizes are above 1 and grow by whole factors;
+        the last one, and it alone, is null.
         """
         names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
         known = [size for size in sizes[:-1] if size is not None]
-        refuse(
-            *((names.count(name) > 1, f"levels have two of the name {name}") for name in dict.fromkeys(names)),
-            (sizes[-1] is not None, "levels must end with one of size: null (the whole cluster)"),
-            (None in sizes[:-1], "levels may have size: null in the last place only"),
-            (1 in known, "levels have one that joins nothing, of one GPU: leave it out"),
-            *(
-                (
-                    large % small or large <= small,
-                    f"levels must grow by whole factors in size, got {small} then {large}",
-                )
-                for small, large in pairwise(known)
-            ),
-        )
-        return self
+        yield from (f"levels have two of the name {name}" for name in dict.fromkeys(names) if names.count(name) > 1)
+        if sizes[-1] is not None:
+            yield "levels must end with one of size: null (the whole cluster)"
+        if None in sizes[:-1]:
+            yield "levels may have size: null in the last place only"
+        if 1 in known:
+            yield "levels have one that joins nothing, of one GPU: leave it out"
+        for small, large in pairwise(known):
+            if large % small or large <= small:
+                yield f"levels must grow by whole factors in size, got {small} then {large}"
 
 
 def merged(base: Any, over: Any) -> Any:
@@ -221,23 +215,14 @@ def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, sour
         return levels
     fields: list[dict[str, Any]] = []
     for level in levels:
-        size = _size(level, before, now)
+        size: int | None = level["size"]
+        if size is not None and level["name"] in NETWORK:
+            size = size * now // before
+        elif size is not None:
+            size = now if size == before else min(size, now)
         if size is None or size > max([each["size"] for each in fields], default=1):
             fields.append(_fewer_links({**level, "size": size}, level["size"], source))
     return fields
-
-
-def _size(level: dict[str, Any], before: int, now: int) -> int | None:
-    """Return a level's size for nodes of `now` GPUs in place of `before`; None stays (the whole cluster).
-
-    Network levels scale; the node's level gets `now`; smaller ones get at most `now`.
-    """
-    size: int | None = level["size"]
-    if size is None:
-        return None
-    if level["name"] in NETWORK:
-        return size * now // before
-    return now if size == before else min(size, now)
 
 
 def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict[str, Any]:

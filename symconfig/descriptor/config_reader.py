@@ -17,9 +17,9 @@ from symconfig.descriptor.architectures.keys import (
     Derived,
     fits,
     idle_unless_read,
+    recorded,
     spoken,
     type_of,
-    whole_heads,
     words,
 )
 from symconfig.descriptor.architectures.rope import read_rope
@@ -114,40 +114,23 @@ class ConfigReader(Reading):
             sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
             fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
 
-    def _only(self) -> dict[str, tuple[Any, ...]]:
-        """Return, by key, the only values that are supported: those of COMMON_ONLY, of the table's `only`, and the
-        class's default or null for keys that the table does not read, except those that are `idle_unless_read`.
+    def _check_keys(self) -> None:
+        """Append a problem for each unknown key, and for each value that is not supported; note unknown keys that are
+        null or false.
+
+        Supported are only the values of COMMON_ONLY and of the table's `only`, and the class's default or null for keys
+        that the table does not read, except those that are `idle_unless_read`.
         """
         table = self.architecture
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
+        known = {*table.defaults, *left_out, *DTYPE_KEYS}
+        known |= {"rope_parameters"} if "rope_scaling" in table.defaults else set()
+        common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         unread = {k: v for k, v in table.defaults.items() if k not in left_out and not table.is_read(k)}
         classed = {k: (v, None) for k, v in unread.items() if not idle_unless_read(k)}
-        common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
-        return {**common, **classed, **table.only}
-
-    def _check_keys(self) -> None:
-        """Append a problem for each unknown key, and for each value that is not supported (`_only`).
-
-        Unknown keys that are null or false are only noted; those that are `idle_unless_read` are skipped.
-        """
-        table, only = self.architecture, self._only()
-        known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
-        if "rope_scaling" in table.defaults:
-            known.add("rope_parameters")
-        for key, value in self.data.items():
-            if key in only:
-                if value not in only[key]:
-                    need = " or ".join(repr(item) for item in only[key])
-                    self.problem(f"not supported for {self.data['model_type']}", key, got=repr(value), need=need)
-            elif key in known or idle_unless_read(key):
-                continue
-            elif value is None or value is False:
-                self.notes.append(f"{shorten(key)} {NOT_SET}")
-            else:
-                what = "this key is not known and may change the architecture"
-                hint = "remove it if it has no effect on the model"
-                unknown = self.document.problem(what, self.path(key), of_key=True, got=shorten(value), hint=hint)
-                self.problems.append(unknown)
+        only = {**common, **classed, **table.only}
+        unset = self.check_keys(self.data, only, known, self.data["model_type"], "architecture")
+        self.notes += [f"{shorten(key)} {NOT_SET}" for key in unset]
 
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value in the file, else its default; null is the default too, except for NULL_IS_NONE.
@@ -164,21 +147,17 @@ class ConfigReader(Reading):
         return None if null else default
 
     def _check_value(self, key: str, value: Any, default: Any) -> None:
-        """Append a problem if the value is not of the key's kind (KINDS) or, for a key without a kind, not of its type
-        or out of its range.
+        """Append a problem if the value is not of its type (`type_of`) or a number out of its range.
 
-        The default is of its kind and in range. Keys without a kind that rules read (RULED) are not checked, but for
-        _TYPED_RULES.
+        The default is of its type and in range. Not checked are keys that rules read (RULED), but for _TYPED_RULES, and
+        ranges of types in KINDS.
         """
-        kind = self.architecture.kinds.get(key)
-        types = "" if kind is not None else type_of(key, default, self.architecture.types.get(key))
-        if kind is not None and value != default and not KINDS[kind][1](value):
-            self.problem("wrong value", key, got=repr(value), need=KINDS[kind][0])
-        if not types or (key in RULED and key not in _TYPED_RULES):
+        types = type_of(key, default, self.architecture.types.get(key))
+        if not types or (key in RULED and key not in _TYPED_RULES) or (types in KINDS and value == default):
             return
         if not fits(value, types):
             self.problem("wrong value", key, got=repr(value), need=spoken(types))
-        elif isinstance(value, int | float) and value is not False and value != default:
+        elif isinstance(value, int | float) and value is not False and value != default and types not in KINDS:
             self._check_range(key, value)
 
     def _check_range(self, key: str, value: float) -> None:
@@ -214,7 +193,7 @@ class ConfigReader(Reading):
             return heads
         if value is Derived.FOUR_TIMES_HIDDEN:
             return 4 * hidden
-        if hidden % heads and whole_heads(self.data["model_type"]):
+        if hidden % heads and recorded(self.data["model_type"], "whole_heads") is not False:
             what = "hidden_size is not divisible by num_attention_heads, and head_dim is not given"
             self.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}")
         return hidden // heads
@@ -247,7 +226,7 @@ _MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def _layers(reader: Reading) -> None:
-    """Set windows (`_windows`) and the field `mixers` by each layer's type; nothing if `_layer_types` gives None.
+    """Set windows (`_windows`) and the field `mixers` by each layer's type; nothing after a problem (`_layer_types`).
 
     A mixer is set for each of the architecture's blocks that some layer has; its `layers` only if not all have it.
     """
@@ -266,18 +245,16 @@ def _layers(reader: Reading) -> None:
 
 
 def _layer_types(reader: Reading) -> list[str] | None:
-    """Return each layer's type: listed in the file, else by the rule of the class; None to set nothing.
+    """Return each layer's type: listed in the file, else as usual in the family (`usual_layers`).
 
-    None if the file lists none and the class has no rule, if use_sliding_window is false and the family has no blocks,
-    and after a problem is recorded: the list has a wrong length or unknown types. Older names of types are replaced.
+    None after a problem is recorded: the list has a wrong length or unknown types. Older names of types are replaced,
+    and the list is not read if use_sliding_window is false, unless the family has blocks.
     """
-    values, number, rule = reader.values, reader.fields["num_hidden_layers"], reader.architecture.layers
+    values, number, table = reader.values, reader.fields["num_hidden_layers"], reader.architecture
     listed = values.get("layer_types")
-    if values.get("use_sliding_window") is False and not reader.architecture.blocks:
-        return None
-    if listed is None:
-        return None if rule is None else list(rule(values, number))
-    known = (*reader.architecture.known_layers, *reader.architecture.blocks)
+    if listed is None or (values.get("use_sliding_window") is False and not table.blocks):
+        return table.usual_layers(values, number)
+    known = (*table.known_layers, *table.blocks)
     if isinstance(listed, list):
         listed = [OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in listed]
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):

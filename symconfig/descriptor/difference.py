@@ -45,14 +45,6 @@ def given_in(file: str) -> str:
     return f"given by the user in {file}"
 
 
-def uncertainty(name: str) -> float:
-    """Return the relative standard deviation of a field's number where the user states none.
-
-    0.1 for fields that only a measurement gives, 0 for those that a data sheet prints.
-    """
-    return MEASURED if name in _MEASURED else PRINTED
-
-
 @dataclass(slots=True)
 class Given:
     """A converter of a document's numbers to quantities.
@@ -91,8 +83,9 @@ class Given:
         """Return a field's number as a dict of value, source and uncertainty; other keys of a stated dict are kept.
 
         value: a number, an amount as text, or a dict with one under `value`. Text is converted to SI units; None, with
-        a problem recorded, if it cannot be read. `self.source` and the field's usual uncertainty are set only if no
-        source is stated. What has no number, and a bool, is returned unchanged, for the descriptor to refuse.
+        a problem recorded, if it cannot be read. `self.source` and the field's usual uncertainty (MEASURED of what only
+        a measurement gives, else PRINTED) are set only if no source is stated. What has no number, and a bool, is
+        returned unchanged, for the descriptor to refuse.
         """
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
@@ -102,8 +95,8 @@ class Given:
                 return None
         if "value" not in whole or isinstance(number, bool) or not isinstance(number, int | float):
             return value
-        usual = {} if "source" in whole else {"source": self.source, "uncertainty": uncertainty(name)}
-        return {**usual, **whole, "value": number}
+        usual = {"source": self.source, "uncertainty": MEASURED if name in _MEASURED else PRINTED}
+        return {**({} if "source" in whole else usual), **whole, "value": number}
 
     def amount(self, text: object, kind: Kind | None, path: KeyPath) -> float | None:
         """Return an amount's number in SI units; None, with a problem recorded, if it is no text that can be read.
@@ -144,16 +137,16 @@ def quantified(document: Document, model: type[BaseModel], source: str) -> Docum
     """
     given = Given(document, source)
     data = given.section(document.data, model)
-    return Document(data, document.file, document.keys, document.values, (*document.unread, *given.problems))
+    return replace(document, data=data, unread=(*document.unread, *given.problems))
 
 
 SCHEMA = "symconfig.cluster/1"
 # What people call a field, and where the descriptor has it.
-AMOUNTS: Mapping[str, tuple[KeyPath, Kind]] = {
-    "gpu_memory": (("gpu", "memory_bytes"), SIZE),
-    "gpu_memory_bandwidth": (("gpu", "memory_bandwidth_bytes_per_s"), SPEED),
-    "host_memory": (("host", "memory_bytes"), SIZE),
-    "host_link": (("host", "link_bytes_per_s"), SPEED),
+AMOUNTS: Mapping[str, tuple[str, str]] = {
+    "gpu_memory": ("gpu", "memory_bytes"),
+    "gpu_memory_bandwidth": ("gpu", "memory_bandwidth_bytes_per_s"),
+    "host_memory": ("host", "memory_bytes"),
+    "host_link": ("host", "link_bytes_per_s"),
 }
 LINKS = ("nvlink", "pcie", "xgmi", "hccs")  # levels within a node, by whose name their speed is given
 SHORT = ("network", *LINKS, *AMOUNTS)
@@ -187,15 +180,15 @@ def changed(
         document: The fields, by the descriptor's names and the short ones (SHORT); levels by name, null to delete one.
         name: The new name, where the document states none.
         given: The source of numbers, where the document states none.
-        kernels: The constants of a file that the document names; None: the base's.
+        kernels: The constants of the file that the document names as its `kernels`; None: the base's, changed by it.
     """
     data = document.data
-    own = data.get("source")
+    own, replaced = data.get("source"), () if kernels is None else ("kernels",)
     changes = _Changes(
         document=document,
         source=own if isinstance(own, str) else given,
         base=base,
-        fields={name: value for name, value in data.items() if name not in ("schema", "base")},
+        fields={name: value for name, value in data.items() if name not in ("schema", "base", *replaced)},
     )
     for unknown in [one for one in changes.fields if one not in FIELDS]:
         hint = nearest(unknown, FIELDS)
@@ -230,14 +223,13 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
 
     Nothing is set, and a problem recorded, for a value that cannot be read and a field that is stated itself, too.
     """
-    path, kind = AMOUNTS[name]
-    above, last = map(str, path)
+    above, last = path = AMOUNTS[name]
     section = changes.fields.get(above, {})
     if not isinstance(section, dict):
         return  # refused as a section
     if last in section:
         changes.wrong_key(f"sets the same as {above}.{last}", (name,), hint="one of them")
-    elif (number := changes.amount(value, kind, (name,))) is not None:
+    elif (number := changes.amount(value, _kind(last, ClusterDescriptor), (name,))) is not None:
         changes.fields[above] = {**section, last: number}
         changes.places[path] = (name,)
 

@@ -1,4 +1,4 @@
-"""A Hugging Face `config.json`, as plain data, to a model descriptor. What is not understood is an error."""
+"""A Hugging Face `config.json`, with its vision tower, to a model descriptor. What is not understood is an error."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED, IDLE, class_of, families, idle_unless_read
-from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL
+from symconfig.descriptor.architectures.architecture import Architecture, Reading
+from symconfig.descriptor.architectures.keys import (
+    COMMON_IGNORED,
+    IDLE,
+    class_of,
+    families,
+    fits,
+    idle_unless_read,
+    spoken,
+    tower_defaults,
+)
+from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED, Unfit
 from symconfig.descriptor.architectures.registry import architectures, refused
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import problems as pydantic_problems
-from symconfig.descriptor.vision_reader import SECTION, VisionReader
+from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem, nearest
 
+SECTION = "vision_config"
 _ROPE = ("rope_parameters", "rope_scaling")
 _IN_ROPE = {"rope_theta", "partial_rotary_factor", "rotary_emb_base", "rotary_pct", "rope_local_base_freq"}
 
@@ -268,3 +278,94 @@ def _descriptor(fields: dict[str, Any], reader: ConfigReader) -> ModelDescriptor
     except ValidationError as error:
         document = Document(nested, reader.document.file, keys, keys)
         raise InputError(pydantic_problems(error, document, ModelDescriptor)) from None
+
+
+_SQUARE = ("image_size", "patch_size", "temporal_patch_size")  # may be lists of one value for each side
+
+
+class VisionReader(Reading):
+    """A reader of one file's vision tower; it collects problems and notes.
+
+    A tower that is not supported is left out as a whole, with a note.
+    """
+
+    def __init__(self, data: Mapping[str, Any], document: Document) -> None:
+        super().__init__(data, Architecture(), document, ())
+
+    def read(self, hidden_size: int) -> Vision | None:
+        """Return the vision tower of the file's vision_config, for a language model of this hidden size.
+
+        None if the tower is left out, with the reason in `notes`: unknown families and kinds of towers, or no such
+        section. None also if there are `problems`, which are recorded: a section that is no object, unknown keys,
+        unsupported or wrong values. A tower whose projector is not as wide as hidden_size is returned, with a problem.
+        """
+        kind, section = str(self.data.get("model_type")), self.data.get(SECTION)
+        around = MULTIMODAL.get(kind)
+        if around is None or section is None:
+            why = f"towers of {shorten(kind)} are not known" if around is None else f"the file has no {SECTION}"
+            self._left_out(why)
+            return None
+        if not isinstance(section, Mapping):
+            self.problem("wrong value", SECTION, got=section, need="an object")
+            return None
+        if (of_tower := str(section.get("model_type") or around.towers[0])) not in around.towers:
+            self._left_out(f"a tower of the kind {shorten(of_tower)} is not known in front of {kind}")
+            return None
+        tower, classed = around.tower, tower_defaults(around.towers[0])
+        inside = Reading(section, tower, self.document, (SECTION,))
+        inside.problems = self.problems
+        for other in tower.same_as.keys() & inside.data.keys():
+            inside.data.setdefault(tower.same_as[other], inside.data.pop(other))
+        _read_values(inside, {key: classed[key] for key in classed if key in tower.reads})
+        _read_values(self, around.defaults)
+        values = {key: inside.values[key] for key in tower.only if key in tower.reads} | inside.data
+        # The keys of a language model without a section of its own (Qwen2.5-VL's files) are its reader's.
+        text = () if isinstance(self.data.get("text_config"), Mapping) else self.data
+        of, known = ("this tower", "vision tower"), {*tower.reads, *tower.ignored, *TOWER_IGNORED}
+        inside.check_keys(values, tower.only, known, *of)
+        self.check_keys(self.data, around.only, {*BESIDE_TEXT, *around.defaults, *text}, *of)
+        if self.problems:
+            return None
+        self.notes += [text for (key, value), text in around.noted.items() if self.values[key] == value]
+        named = {(*tower.names.get(key, ()), NAMES.get(key, key))[0]: value for key, value in inside.values.items()}
+        inside.fields = {name: value for name, value in named.items() if name in Vision.model_fields}
+        inside.fields |= {"model_type": kind, **tower.constants}
+        for rule in tower.rules:
+            rule.read(inside)
+        try:
+            projector = around.projector(inside.values, self.values, hidden_size)
+            vision = Vision.model_validate(inside.fields | projector, strict=False)
+        except Unfit as unfit:
+            where = self if unfit.key in self.values else inside
+            where.problem(str(unfit), unfit.key, got=inside.values.get(unfit.key, self.values.get(unfit.key)))
+            return None
+        except ValidationError as error:
+            wrong = [(item["msg"].removeprefix("Value error, "), map(str, item["loc"])) for item in error.errors()]
+            self.problems += [self.document.problem(what, (SECTION, *where)) for what, where in wrong]
+            return None
+        self.problems += [self.document.problem(what, (SECTION,)) for what in vision.against(hidden_size)]
+        return vision
+
+    def _left_out(self, why: str) -> None:
+        self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
+
+
+def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
+    """Set `reading.values` of every key in `defaults` from the file; null and absent ones get the default.
+
+    A list of equal numbers counts as one number for sizes of a square. A value of another type than its default (a
+    list: of whole numbers), a number that is not above 0 (unless the default is negative), and one of 2^40 or more are
+    recorded as problems, and are set all the same.
+    """
+    for key, default in defaults.items():
+        value = reading.data.get(key)
+        value = default if value is None else value
+        if key in _SQUARE and isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]
+        usual = default[0] if key in _SQUARE and isinstance(default, list) else default
+        types = "list[int]" if isinstance(usual, list) else type(usual).__name__
+        if not fits(value, types):
+            reading.problem("wrong value", key, got=value, need=spoken(types))
+        elif types in ("int", "float") and (value <= 0 <= usual or abs(value) >= 2**40):
+            reading.problem("wrong value", key, got=value, need=f"{spoken(types)} above 0")
+        reading.values[key] = value

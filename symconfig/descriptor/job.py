@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Sparse, Strict, refuse
+from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Sparse, Strict
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import ADAM, Optimizer, Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Rl, Sequences
@@ -16,37 +17,10 @@ from symconfig.errors import nearest
 Backend = Literal["megatron", "deepspeed", "fsdp"]
 PrecisionName = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"]
 PIN_NAMES = (
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "mbs",
-    "zero",
-    "instances",
-    "gtp",
-    "sp",
-    "recompute",
-    "precision",
-    "optimizer_offload",
-    "activation_offload",
-    "cp_comm",
-    "layout",
-    "moe_overlap",
-    "user_buffers",
-    "dispatcher",
-    "cuda_graphs",
-    "grad_dtype",
-    "fp8_param_gather",
-    "fused_loss",
-    "expert_capacity",
-    "paged_stash",
-    "fp8_attention",
-)
-
-
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances", "gtp", "sp", "recompute", "precision",
+    "optimizer_offload", "activation_offload", "cp_comm", "layout", "moe_overlap", "user_buffers", "dispatcher",
+    "cuda_graphs", "grad_dtype", "fp8_param_gather", "fused_loss", "expert_capacity", "paged_stash", "fp8_attention",
+)  # fmt: skip
 _ANY_PIN = f"one of {', '.join(PIN_NAMES)}"
 # How frameworks' own options for a degree begin: --tensor-model-parallel-size, --micro-batch-size.
 _BEGIN = {
@@ -255,33 +229,33 @@ class Job(Sparse):
     limits: Limits = Limits()
     training: Training = Training()
 
-    @model_validator(mode="after")
-    def _of_a_task(self) -> Self:
-        """Check that task, sections and sequence lengths go together, and return the job.
+    def contradictions(self) -> Iterator[str]:
+        """Yield why task, sections and sequence lengths do not go together.
 
-        Raises ValueError: both `rl` and `preference`; a task that needs one of them without it,
-        or another task beside it; `sequences` with `rl`, or packed with `preference`, or with a max above seq_length.
+        These are both `rl` and `preference`; a task that needs one of them without it, or another task beside it; each
+        is reported alone. And if none of these: `sequences` with `rl`, or packed with `preference`, or with a max above
+        seq_length.
         """
-        if self.rl is not None and self.preference is not None:
-            raise ValueError("preference is of another task than the section rl (got both, need one)")
         preferring = None if self.preference is None else self.preference.means.task
+        if self.rl is not None and preferring is not None:
+            yield "preference is of another task than the section rl (got both, need one)"
+            return
         for section, of, tasks in (("rl", self.rl and "rl", ("rl",)), ("preference", preferring, PREFERRING)):
             if of is None and self.task in tasks:
                 what = f"needs a section {section} in the job's file, see docs/how-to/post-train.md"
-                raise ValueError(f"task {self.task} {what} (got none)")
+                yield f"task {self.task} {what} (got none)"
+                return
             if of is not None and self.task != of:
-                raise ValueError(f"task is not that of the section {section} (got {self.task}, need {of}, or nothing)")
+                yield f"task is not that of the section {section} (got {self.task}, need {of}, or nothing)"
+                return
         if (lengths := self.sequences) is not None:
             most = lengths.max if self.seq_length is None else self.seq_length
-            refuse(
-                (self.rl is not None, "sequences are not given beside the section rl, which has lengths of its own"),
-                (
-                    lengths.batching == "packed" and self.preference is not None,
-                    "sequences.batching is not for answers (got packed, need padded or padding_free)",
-                ),
-                (lengths.max > most, f"sequences.max is above seq_length (got {lengths.max}, need at most {most})"),
-            )
-        return self
+            if self.rl is not None:
+                yield "sequences are not given beside the section rl, which has lengths of its own"
+            if lengths.batching == "packed" and self.preference is not None:
+                yield "sequences.batching is not for answers (got packed, need padded or padding_free)"
+            if lengths.max > most:
+                yield f"sequences.max is above seq_length (got {lengths.max}, need at most {most})"
 
     @property
     def wants_adapters(self) -> bool:

@@ -91,17 +91,10 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
         return WholeTraining.of(training)
     habit = habits()[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
-    values = {
-        "lr": lr,
-        "min_lr": _rounded(lr * habit.floor),
-        "lr_warmup_iters": min(
-            int(habit.warmup * training.decay_iters),
-            training.decay_iters if habit.most_warmup is None else habit.most_warmup,
-        ),
-        "weight_decay": habit.weight_decay,
-    }
-    open_fields = {name: values[name] for name in left}
-    return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
+    most = training.decay_iters if habit.most_warmup is None else habit.most_warmup
+    warmup = min(int(habit.warmup * training.decay_iters), most)
+    values = dict(zip(DERIVED, (lr, _rounded(lr * habit.floor), warmup, habit.weight_decay), strict=True))
+    return WholeTraining.model_validate({**dict(training), **{name: values[name] for name in left}, "derived": left})
 
 
 def check(training: WholeTraining) -> None:
@@ -110,15 +103,10 @@ def check(training: WholeTraining) -> None:
     """
     warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
     if warmup >= decay:
-        problems.append(
-            Problem(
-                "the warm-up does not end before the learning rate is at its lowest",
-                field="training.lr_warmup_iters",
-                got=str(warmup),
-                need=f"less than {decay} iterations",
-                hint=f"a longer run (training.train_iters), or training.lr_warmup_iters: {decay // 10}",
-            )
-        )
+        what, field = "the warm-up does not end before the learning rate is at its lowest", "training.lr_warmup_iters"
+        hint = f"a longer run (training.train_iters), or {field}: {decay // 10}"
+        need = f"less than {decay} iterations"
+        problems.append(Problem(what, field=field, got=str(warmup), need=need, hint=hint))
     if training.min_lr > training.lr:
         what, need = "the lowest learning rate is above the highest", f"at most {training.lr:g}"
         problems.append(Problem(what, field="training.min_lr", got=f"{training.min_lr:g}", need=need))
@@ -155,13 +143,11 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
     The sources of the learning rate are named only if it was derived. of: the unit of `parameters` in the text, such as
     "active parameters".
     """
-    names = [name for name in DERIVED if name in training.derived]
-    if not names:
+    words, by = _chosen(training, task, parameters, of)
+    if not words:
         return ()
-    habit, words = habits()[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    by = f"{habit.name} of {_size(parameters)} {of}"
-    sources = ""
-    if "lr" in names:
+    habit, sources = habits()[task], ""
+    if "lr" in training.derived:
         published = neighbours(habit, parameters)
         between = "that" if published[0].lr == published[1].lr else "between those"
         named = " and ".join(dict.fromkeys(each.source for each in published))
@@ -171,16 +157,18 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
 
 def short(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> str:
     """Return one line with the derived values, for a terminal; empty if none was derived. of: as in `why`."""
-    names = [name for name in DERIVED if name in training.derived]
-    if not names:
-        return ""
-    words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{words}: chosen for {habits()[task].name} of {_size(parameters)} {of} (REPORT.md has the sources)"
+    words, by = _chosen(training, task, parameters, of)
+    return f"{words}: chosen for {by} (REPORT.md has the sources)" if words else ""
+
+
+def _chosen(training: Training, task: Task | AdapterTask, parameters: float, of: str) -> tuple[str, str]:
+    """Return the derived values by name, and the task and size that they are of, as texts; empty if none was."""
+    words = ", ".join(f"{name} {getattr(training, name):g}" for name in DERIVED if name in training.derived)
+    if not words:
+        return "", ""
+    size = f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
+    return words, f"{habits()[task].name} of {size} {of}"
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS - 1}e}")
-
-
-def _size(parameters: float) -> str:
-    return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"

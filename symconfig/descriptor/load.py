@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -86,7 +87,10 @@ def load_config(
     family: the family to read a config.json as, in place of its model_type. A descriptor with `base` is an adapter over
     that model, refused with `adapters` False. Raises InputError, also for a folder without config.json.
     """
-    path = _config_in(path) if path.is_dir() else path
+    if path.is_dir():
+        path, folder = path / hub.CONFIG, path
+        if not path.is_file():
+            raise InputError(f"this folder has no {hub.CONFIG}", file=str(folder))
     if path.suffix == ".json":
         document = load_json_strict(path, infinite=True)
         if not isinstance(document.data, dict) or "schema" not in document.data:
@@ -182,7 +186,8 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
         raise InputError("stands before `with`", field=f"{CLUSTER}.base", got=shorten(changes["base"]))
     name = shorten(joined(cluster.name, changes), LONGEST_NAME)
     try:
-        return _changed(cluster, as_document(changes), name, "given by the user", None)
+        document = as_document(changes)
+        return changed(cluster, document, name, "given by the user", _kernels(document, None))
     except InputError as error:
         problems = [
             replace(one, field=f"{CLUSTER}.{one.field}" if one.field else CLUSTER, file=None) if one.file == "" else one
@@ -215,63 +220,50 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
     if isinstance(document.data, dict) and "base" in document.data:
         stated, chain = document.data["base"], (*above, path.resolve())
         if not isinstance(stated, str) or not stated:
-            raise InputError(
-                document.problem(
-                    "wrong value", ("base",), got="null" if stated is None else shorten(stated), need="a cluster's name"
-                )
-            )
-        try:
+            got = "null" if stated is None else shorten(stated)
+            raise InputError(document.problem("wrong value", ("base",), got=got, need="a cluster's name"))
+        with _called(document, "base", "the base cluster"):
             file = find_cluster(stated, path.parent).resolve()
             if file in chain:
                 names = " -> ".join(one.name for one in (*chain[chain.index(file) :], file))
                 raise InputError("the bases go round in a circle", got=names)
             base = load_cluster(stated, path.parent, chain)
-        except InputError as error:
-            first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated))
-            raise InputError([first, *error.problems]) from None
-        return _changed(base, document, path.stem, given_in(path.name), path.parent)
+        return changed(base, document, path.stem, given_in(path.name), _kernels(document, path.parent))
     if not isinstance(document.data, dict):
         return validate(document, ClusterDescriptor)
     if short := [name for name in SHORT if name in document.data]:
         what = "changes a base, and the file names none"
         raise InputError([document.problem(what, (name,), of_key=True, hint="base: h100") for name in short])
     data = {"name": path.stem, "source": given_in(path.name), **document.data}
-    if isinstance(data.get("kernels"), str):
-        constants = _kernels(document, path.parent)
+    if (constants := _kernels(document, path.parent)) is not None:
         data["kernels"] = constants.model_dump(mode="json", exclude_unset=True)
     source = data["source"] if isinstance(data["source"], str) else given_in(path.name)
-    document = Document(data, document.file, document.keys, document.values, document.unread)
-    return validate(quantified(document, ClusterDescriptor, source), ClusterDescriptor)
+    return validate(quantified(replace(document, data=data), ClusterDescriptor, source), ClusterDescriptor)
 
 
-def _changed(
-    base: ClusterDescriptor, document: Document, name: str, given: str, folder: Path | None
-) -> ClusterDescriptor:
-    """Return the base with the document's fields in place of its own. name, given: name and source of numbers, where
-    the document states none.
-
-    If its `kernels` is text, the kernel constants are those of the file that it names, a zoo name or a path below
-    `folder`. Raises InputError for wrong fields and if that file cannot be loaded.
-    """
-    constants = None
-    if isinstance(document.data.get("kernels"), str):
-        constants = _kernels(document, folder)
-        data = {k: value for k, value in document.data.items() if k != "kernels"}
-        document = Document(data, document.file, document.keys, document.values, document.unread)
-    return changed(base, document, name, given, constants)
-
-
-def _kernels(document: Document, folder: Path | None) -> Kernels:
+def _kernels(document: Document, folder: Path | None) -> Kernels | None:
     """Load the kernel constants of a GPU type from the file below `folder`, or zoo name, in the document's `kernels`.
 
-    Raises InputError, first with a problem at the document's `kernels`, if they cannot be found or are invalid.
+    None if that is no text. Raises InputError, first with a problem at the document's `kernels`, if they cannot be
+    found or are invalid.
     """
-    name = document.data["kernels"]
-    try:
+    if not isinstance(name := document.data.get("kernels"), str):
+        return None
+    with _called(document, "kernels", "the constants of the GPU type"):
         path = find(name, "kernels", folder)
         return validate(quantified(load_yaml_strict(path), KernelsFile, given_in(path.name)), KernelsFile).constants
+
+
+@contextmanager
+def _called(document: Document, key: str, what: str) -> Iterator[None]:
+    """Put before the problems of an InputError in the block one that says that what the document calls by `key` cannot
+    be loaded.
+    """
+    try:
+        yield
     except InputError as error:
-        first = document.problem("the constants of the GPU type cannot be loaded", ("kernels",), got=shorten(name))
+        got = shorten(document.data[key])
+        first = document.problem(f"{what} cannot be loaded", (key,), got=got)
         raise InputError([first, *error.problems]) from None
 
 
@@ -282,11 +274,8 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
     cannot be loaded or has an adapter itself, or the adapter does not fit it.
     """
     added = validate(document, AdapterModel)
-    try:
+    with _called(document, "base", "the base model"):
         base = load_model(added.base, path.parent, adapters=False)
-    except InputError as error:
-        first = document.problem("the base model cannot be loaded", ("base",), got=shorten(added.base))
-        raise InputError([first, *error.problems]) from None
     if base.adapter is not None:
         raise InputError(document.problem("the base model is an adapter itself", ("base",), got=added.base))
     fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -329,51 +318,31 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     it). Write ./name for a file with a zoo name. Raises InputError for a file that is not YAML or JSON, a failed
     download, and an unknown name, with the nearest ones as hint.
     """
-    zoo = _zoo(kind)
-    if name in zoo:
-        return data_dir("model_zoo") / kind / f"{name}.yaml"
-    path, lies = (base or Path()) / name, _path_kind(name, base)
-    if lies == "folder" and kind == "models":
+    zoo, path, lies = _zoo(kind), (base or Path()) / name, _path_kind(name, base)
+    what, suffixes, is_id = kind.removesuffix("s"), (*_YAML, ".json"), kind == "models" and hub.is_id(name)
+    own = name if name in zoo else None
+    if own is None and (lies == "file" or (lies == "folder" and kind == "models")):
+        if lies == "file" and path.suffix not in suffixes:
+            got, need = path.suffix or "no suffix", " or ".join(suffixes)
+            raise InputError("the kind of file is not known", file=str(path), got=got, need=need)
         return path
-    is_file = lies == "file"
-    suffixes = (*_YAML, ".json")
-    if is_file and path.suffix not in suffixes:
-        raise InputError(
-            "the kind of file is not known", file=str(path), got=path.suffix or "no suffix", need=" or ".join(suffixes)
-        )
-    if is_file:
-        return path
-    if (own := called(name, zoo)) is not None:
+    if own is None and (own := called(name, zoo)) is None and is_id:
+        own = {known.lower(): own for own, known in hub.of_zoo()}.get(name.lower())
+    if own is not None:
         return data_dir("model_zoo") / kind / f"{own}.yaml"
-    what = kind.removesuffix("s")
-    if kind == "models" and hub.is_id(name):
-        if (own := {known.lower(): own for own, known in hub.of_zoo()}.get(name.lower())) is not None:
-            return data_dir("model_zoo") / kind / f"{own}.yaml"
-        if may_read(hub.folder()):
-            return hub.cached(name) or hub.fetched(name)
+    if is_id and may_read(hub.folder()):
+        return hub.cached(name) or hub.fetched(name)
     word = name.lower()[:200]
     longer = [one for one in zoo if word and one.startswith(word)]
     close = difflib.get_close_matches(word, longer or zoo, n=3, cutoff=0.0 if longer else 0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
-        raise InputError(
-            f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file",
-            file=shorten(name, 200),
-        )
+        wrong = f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file"
+        raise InputError(wrong, file=shorten(name, 200))
     ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
     need = f"{ways}, or one of " + (f"those of symconfig list {kind}" if kind in _LISTED else ", ".join(zoo))
     if not name:
         raise InputError(f"the {what} has no name", field=what, need=need)
-    hint = " or ".join(close) or None
     if kind == "clusters":
         differing = f"'{(close or ['h100'])[0]} with gpu_memory=96GB and gpu.peak_flops.bf16=148TFLOP/s'"
-        hint = " or ".join(
-            [*close, f"{differing}, which is another GPU by what differs (docs/reference/cluster-files.md)"]
-        )
-    raise InputError(f"unknown {what}", field=what, got=shorten(name), need=need, hint=hint)
-
-
-def _config_in(folder: Path) -> Path:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError("this folder has no config.json", file=str(folder))
-    return path
+        close.append(f"{differing}, which is another GPU by what differs (docs/reference/cluster-files.md)")
+    raise InputError(f"unknown {what}", field=what, got=shorten(name), need=need, hint=" or ".join(close) or None)

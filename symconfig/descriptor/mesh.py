@@ -16,18 +16,19 @@ share of the wire that collectives reach: that of the network on levels called r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level
 from symconfig.descriptor.document import read_text, read_yaml
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, refuse, validate
+from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, validate
 from symconfig.errors import InputError, Problem
 
 
@@ -93,14 +94,10 @@ class Mesh:
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
-        counts = [
-            each
-            for each in product(*(range(1, len(primes(level.size)) + 1) for level in self.levels))
-            if sum(each) <= most
-        ]
-        finest = max(map(sum, counts))
-        spread = min(sum(count * count for count in each) for each in counts if sum(each) == finest)
-        even = [each for each in counts if sum(each) == finest and sum(count * count for count in each) == spread]
+        every = product(*(range(1, len(primes(level.size)) + 1) for level in self.levels))
+        # The number of axes, most first, and how unevenly they are spread.
+        orders = {each: (-sum(each), sum(n * n for n in each)) for each in every if sum(each) <= most}
+        even = [each for each, order in orders.items() if order == min(orders.values())]
         cuts = (product(*(_splits(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
         return tuple(self.axes(cut) for some in cuts for cut in some)
 
@@ -147,16 +144,12 @@ class MeshFile(Strict):
     schema_: Literal["symconfig.mesh/1"] = Field(alias="schema")
     levels: tuple[LevelOfFile, ...] = Field(min_length=1, max_length=4)  # as a cluster's
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Return the file. Raises ValueError with all problems: names that occur twice, more than MAX_GPUS GPUs."""
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each name that occurs twice, and for more than MAX_GPUS GPUs."""
         names = [level.name for level in self.levels]
-        gpus = prod(level.size for level in self.levels)
-        refuse(
-            *((names.count(name) > 1, f"levels name {name} twice") for name in dict.fromkeys(names)),
-            (gpus > MAX_GPUS, f"levels hold more than {MAX_GPUS:,} GPUs together"),
-        )
-        return self
+        yield from (f"levels name {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1)
+        if prod(level.size for level in self.levels) > MAX_GPUS:
+            yield f"levels hold more than {MAX_GPUS:,} GPUs together"
 
 
 def load_mesh(path: str | Path) -> Mesh:
@@ -222,37 +215,18 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
     if cluster.max_gpus is not None and gpus > cluster.max_gpus:
         need = f"at most {cluster.max_gpus}"
         problems.append(Problem("is more than the cluster has", field="gpus", got=str(gpus), need=need))
-    ends = [span[-1] for span in _spans(cluster)]
-    uneven = next((level for level in ends if level.size and _uneven(level.size, gpus)), None)
-    if uneven is not None and uneven.size is not None:
-        problems.append(
-            Problem(
-                f"does not fill whole domains of {uneven.name}",
-                field="gpus",
-                got=str(gpus),
-                need=f"a multiple of {uneven.size}, or fewer",
-                hint=f"{_counts_around(cluster, gpus)}, or a mesh file that says how many lie in each domain",
-            )
-        )
+    if (uneven := _uneven(cluster, gpus)) is not None:
+        below = next(number for number in range(gpus - 1, 0, -1) if _uneven(cluster, number) is None)
+        above = next(number for number in count(gpus + 1) if _uneven(cluster, number) is None)
+        around = f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)
+        what, need = f"does not fill whole domains of {uneven.name}", f"a multiple of {uneven.size}, or fewer"
+        hint = f"{around}, or a mesh file that says how many lie in each domain"
+        problems.append(Problem(what, field="gpus", got=str(gpus), need=need, hint=hint))
     if problems:
         raise InputError(problems)
 
 
-def _uneven(domain: int, gpus: int) -> bool:
-    return gpus > domain and gpus % domain != 0
-
-
-def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
-    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as text ("8 or
-    16").
-
-    Only the one below where the one above is more than the cluster has.
-    """
-    sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
-
-    def fits(count: int) -> bool:
-        return not any(_uneven(size, count) for size in sizes)
-
-    below = next(count for count in range(gpus - 1, 0, -1) if fits(count))
-    above = next(count for count in range(gpus + 1, gpus + max(sizes) + 1) if fits(count))
-    return f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)
+def _uneven(cluster: ClusterDescriptor, gpus: int) -> Level | None:
+    """Return the innermost level of which `gpus` GPUs need more than one domain and leave one partly empty, or None."""
+    ends = (span[-1] for span in _spans(cluster))
+    return next((level for level in ends if level.size and gpus > level.size and gpus % level.size), None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
@@ -31,7 +32,7 @@ from symconfig.descriptor.sections import (
     Streams,
     misplaced,
 )
-from symconfig.descriptor.strict import Count, LayerCount, PositiveInt, Rate, Sparse, refuse
+from symconfig.descriptor.strict import Count, LayerCount, PositiveInt, Rate, Sparse
 from symconfig.descriptor.vision import Vision
 
 ModelSchema = Literal["symconfig.model/1"]
@@ -156,50 +157,42 @@ class ModelDescriptor(Sparse):
         default=(), description="for people: what of the original model is not described by the fields above"
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Check the fields against each other, sections included, and return the model.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each contradiction of heads, latent attention, windows, lists by layer
+        (`_layers_problems`), channels that rope rotates, names of adapted modules, the projector's width, num_labels.
 
-        Checked are heads, latent attention, windows, lists by layer (`_layers_problems`), channels that rope rotates,
-        names of adapted modules, the projector's width, and num_labels. Raises ValueError with all problems, joined by
-        "; "; intermediate_size 0 beside dense layers is reported only if all else is right.
+        intermediate_size 0 beside dense layers is reported only if all else is right.
         """
+        yield from (wrong := list(self._contradictions()))
+        if not wrong and self.intermediate_size == 0 and any(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer):
+            yield "intermediate_size is 0 but some layers have a dense MLP"
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yield the `contradictions` but the one that needs every layer's kind."""
         heads, groups, pattern = self.num_attention_heads, self.num_key_value_heads, self.sliding_window_pattern
-        layers, dense, adapter = self.num_hidden_layers, self.intermediate_size, self.adapter
+        if heads % groups:
+            yield f"num_attention_heads {heads} is not divisible by num_key_value_heads {groups}"
+        if (self.attention is Attention.MLA) != (self.latent is not None):
+            yield "attention: mla and the section latent go together"
+        if pattern is not None and self.sliding_window is None:
+            yield "sliding_window_pattern needs sliding_window"
+        if pattern is not None and len(pattern) != self.num_hidden_layers:
+            yield f"sliding_window_pattern has {len(pattern)} entries for {self.num_hidden_layers} layers"
+        yield from self._layers_problems()
+        if self.experts and self.experts.first_k_dense_replace > self.num_hidden_layers:
+            yield "experts.first_k_dense_replace is more than num_hidden_layers"
         odd = self.rotary_dim % 2 == 1 if self.latent else self.rotary_dim > self.head_dim
-        foreign = [name for name in adapter.target_modules if not self.names_target(name)] if adapter else []
-        with_logits = {"tie_word_embeddings": self.tie_word_embeddings}
-        with_logits |= {"num_nextn_predict_layers": self.num_nextn_predict_layers > 0}
-        refuse(
-            (heads % groups, f"num_attention_heads {heads} is not divisible by num_key_value_heads {groups}"),
-            (
-                (self.attention is Attention.MLA) != (self.latent is not None),
-                "attention: mla and the section latent go together",
-            ),
-            (pattern is not None and self.sliding_window is None, "sliding_window_pattern needs sliding_window"),
-            (
-                pattern is not None and len(pattern) != layers,
-                f"sliding_window_pattern has {len(pattern or ())} entries for {layers} layers",
-            ),
-            *((True, problem) for problem in self._layers_problems()),
-            (
-                self.experts and self.experts.first_k_dense_replace > layers,
-                "experts.first_k_dense_replace is more than num_hidden_layers",
-            ),
-            (
-                self.position is Position.ROPE and odd,
-                f"rope turns pairs of channels, and not {self.rotary_dim} of {self.head_dim}",
-            ),
-            (foreign, f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}"),
-            *((True, problem) for problem in (self.vision.against(self.hidden_size) if self.vision else ())),
-            *(
-                (there and self.num_labels is not None, f"num_labels and {name} do not go together")
-                for name, there in with_logits.items()
-            ),
-        )
-        some_dense = dense == 0 and any(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer)
-        refuse((some_dense, "intermediate_size is 0 but some layers have a dense MLP"))
-        return self
+        if self.position is Position.ROPE and odd:
+            yield f"rope turns pairs of channels, and not {self.rotary_dim} of {self.head_dim}"
+        targets = self.adapter.target_modules if self.adapter else ()
+        if foreign := [name for name in targets if not self.names_target(name)]:
+            yield f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}"
+        if self.vision:
+            yield from self.vision.against(self.hidden_size)
+        if self.num_labels is not None and self.tie_word_embeddings:
+            yield "num_labels and tie_word_embeddings do not go together"
+        if self.num_labels is not None and self.num_nextn_predict_layers > 0:
+            yield "num_labels and num_nextn_predict_layers do not go together"
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -316,7 +309,9 @@ class ModelDescriptor(Sparse):
         """
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         attends = own is None or own.beside_attention
-        mlp = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE
+        mlp, keys, indexer = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE, Keys.ALL, self.indexer
+        if attends and indexer is not None and not self.sliding_layers[index]:
+            keys = Keys.CHOSEN if indexer.layers is None or indexer.layers[index] else Keys.AS_BEFORE
         return LayerKind(
             mixer=str(self.attention) if attends or own is None else own.block,
             mlp=mlp if self.mlp_layers is None or self.mlp_layers[index] else Mlp.NONE,
@@ -324,7 +319,7 @@ class ModelDescriptor(Sparse):
             rope=not attends or self.rope_layers is None or self.rope_layers[index],
             beside=own.block if own is not None and attends else None,
             attends=attends,
-            keys=self._keys(index) if attends else Keys.ALL,
+            keys=keys,
             pairs=self._pairs(index),
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )
@@ -350,11 +345,6 @@ class ModelDescriptor(Sparse):
             return Pairs.BORROWED
         later = (self.mixes(other) for other in range(index + 1, first))
         return Pairs.OWN if self.mixes(index) in later else Pairs.LENT
-
-    def _keys(self, index: int) -> Keys:
-        if self.indexer is None or self.sliding_layers[index]:
-            return Keys.ALL
-        return Keys.CHOSEN if self.indexer.layers is None or self.indexer.layers[index] else Keys.AS_BEFORE
 
     def mixer(self, block: str) -> Mixer:
         """Return the model's first mixer of this block. Raises StopIteration if it has none."""

@@ -160,25 +160,22 @@ class Recipe(Strict):
         cp_comm only with cp, options of experts only with ep, tp_comm only with tp, fp8_param_gather only in fp8 or
         mxfp8; all_gather and allgather have none.
         """
-        layout, options = self.layout, self.options
-        pins: dict[str, tuple[str, bool | str | None]] = {}
-        if layout.cp > 1 and options.cp_comm != "all_gather":
-            pins["cp_comm"] = ("cp_comm", options.cp_comm)
-        if self.optimizer_offload:
-            pins["offload"] = ("optimizer_offload", "1")
-        pins |= {"gradients": ("grad_dtype", options.gradients), "cuda_graphs": ("cuda_graphs", self.graphs)}
-        if layout.ep > 1:
-            pins["moe_overlap"] = ("moe_overlap", options.moe_overlap)
-            capacity = options.expert_capacity
-            pins["expert_capacity"] = ("expert_capacity", None if capacity is None else f"{capacity:g}")
-            pins["paged_stash"] = ("paged_stash", options.paged_stash)
-            pins["dispatcher"] = ("dispatcher", None if options.dispatcher == "allgather" else options.dispatcher)
-        if layout.tp > 1:
-            pins["tp_comm"] = ("user_buffers", options.tp_comm)
-        if self.job.precision in ("fp8", "mxfp8"):
-            pins["fp8_param_gather"] = ("fp8_param_gather", options.fp8_param_gather)
-        stated = {option: (pin, value) for option, (pin, value) in pins.items() if value is not None}
-        return {option: (pin, str(value).lower().replace(" ", "_")) for option, (pin, value) in stated.items()}
+        layout, options, experts = self.layout, self.options, self.layout.ep > 1
+        capacity, low = options.expert_capacity, self.job.precision in ("fp8", "mxfp8")
+        rows: tuple[tuple[str, str, bool, bool | str | None], ...] = (
+            ("cp_comm", "cp_comm", layout.cp > 1 and options.cp_comm != "all_gather", options.cp_comm),
+            ("offload", "optimizer_offload", self.optimizer_offload > 0, "1"),
+            ("gradients", "grad_dtype", True, options.gradients),
+            ("cuda_graphs", "cuda_graphs", True, self.graphs),
+            ("moe_overlap", "moe_overlap", experts, options.moe_overlap),
+            ("expert_capacity", "expert_capacity", experts, None if capacity is None else f"{capacity:g}"),
+            ("paged_stash", "paged_stash", experts, options.paged_stash),
+            ("dispatcher", "dispatcher", experts and options.dispatcher != "allgather", options.dispatcher),
+            ("tp_comm", "user_buffers", layout.tp > 1, options.tp_comm),
+            ("fp8_param_gather", "fp8_param_gather", low, options.fp8_param_gather),
+        )
+        stated = ((option, pin, value) for option, pin, applies, value in rows if applies and value is not None)
+        return {option: (pin, str(value).lower().replace(" ", "_")) for option, pin, value in stated}
 
     def without_pin(self) -> tuple[str, ...]:
         """Return, each as words with a value ("param gather on"), what the recipe states and `as_pins` cannot express:
@@ -226,13 +223,9 @@ def load_recipes(model: str) -> RecipeFile:
     """
     document = load_yaml_strict(data_dir("model_zoo") / "recipes" / f"{model}.yaml")
     recipes = validate(document, RecipeFile)
+    need = "one of " + ", ".join(recipes.sources)
     wrong = [
-        document.problem(
-            "no such source",
-            ("recipes", index, "source"),
-            got=recipe.source,
-            need="one of " + ", ".join(recipes.sources),
-        )
+        document.problem("no such source", ("recipes", index, "source"), got=recipe.source, need=need)
         for index, recipe in enumerate(recipes.recipes)
         if recipe.source not in recipes.sources
     ]

@@ -4,14 +4,14 @@ what its layers are made of, where they are not all alike, and what they share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from symconfig.descriptor.strict import Count, PositiveInt, Rate, Sparse, Strict, refuse
+from symconfig.descriptor.strict import Count, PositiveInt, Rate, Sparse, Strict
 
 _ORIGINAL = "original_max_position_embeddings"
 # Fields that each kind of scaling needs, and those that it may have (transformers' modeling_rope_utils.py).
@@ -60,19 +60,12 @@ class RopeScaling(Strict):
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Check that the fields other than factor are those of rope_type, and return the section.
-
-        Raises ValueError with all missing and superfluous ones.
-        """
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each field that rope_type needs and is missing, and for each that it does not have."""
         needed, optional = ROPE_FIELDS[self.rope_type]
         given = self.model_dump(exclude_none=True, exclude={"rope_type", "factor"})
-        refuse(
-            *((name not in given, f"{name} is missing, rope_type {self.rope_type} needs it") for name in needed),
-            *((n not in needed + optional, f"{n} has no meaning for rope_type {self.rope_type}") for n in given),
-        )
-        return self
+        yield from (f"{n} is missing, rope_type {self.rope_type} needs it" for n in needed if n not in given)
+        yield from (f"{n} has no meaning for rope_type {self.rope_type}" for n in given if n not in needed + optional)
 
 
 class Experts(Sparse):
@@ -131,27 +124,19 @@ class Experts(Sparse):
         """
         return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Check the number of choices, and of expert groups. Raises ValueError with all problems.
-
-        Choices may be at most all experts, zero experts included. n_group and topk_group are set together, topk_group
-        at most n_group, which divides num_experts.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence unless choices are at most all experts, zero experts included, and n_group and topk_group
+        are set together, topk_group at most n_group, which divides num_experts.
         """
         chosen, groups, of_groups = self.num_experts_per_tok, self.n_group, self.topk_group
-        refuse(
-            (
-                chosen > self.num_experts + self.zero_experts,
-                f"num_experts_per_tok {chosen} is more than num_experts {self.num_experts}",
-            ),
-            ((groups is None) != (of_groups is None), "n_group and topk_group go together"),
-            ((of_groups or 0) > (groups or of_groups or 0), f"topk_group {of_groups} is more than n_group {groups}"),
-            (
-                self.num_experts % (groups or 1),
-                f"num_experts {self.num_experts} is not divisible by n_group {groups}",
-            ),
-        )
-        return self
+        if chosen > self.num_experts + self.zero_experts:
+            yield f"num_experts_per_tok {chosen} is more than num_experts {self.num_experts}"
+        if (groups is None) != (of_groups is None):
+            yield "n_group and topk_group go together"
+        if (of_groups or 0) > (groups or of_groups or 0):
+            yield f"topk_group {of_groups} is more than n_group {groups}"
+        if self.num_experts % (groups or 1):
+            yield f"num_experts {self.num_experts} is not divisible by n_group {groups}"
 
 
 class LatentAttention(Strict):

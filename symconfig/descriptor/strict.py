@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, shorten
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest
@@ -23,11 +31,7 @@ _KINDS = {
     "bool_type": "true or false",
     "tuple_type": "a list",
     "list_type": "a list",
-    "dict_type": "a section of `name: value`",
-    "model_type": "a section of `name: value`",
-    "model_attributes_type": "a section of `name: value`",
-    "enum": "",
-    "literal_error": "",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a section of `name: value`"),
 }
 _BOUNDS = {
     "greater_than": ("gt", ">"),
@@ -131,37 +135,32 @@ def _problem(
     if kind == "value_error":
         text = str(items[0]["ctx"]["error"])
         return [_from_sentence(sentence, path, document) for sentence in text.split("; ")]
-    needs = list(dict.fromkeys(_fields(item, path, model) or _need(item) for item in items))
+    needs = list(dict.fromkeys(_need(item, path, model) for item in items))
     need = " or ".join(text for text in needs if text)
     got = items[0]["input"]
     literal = next((item for item in items if item["type"] in ("literal_error", "enum")), None)
     words = re.findall(r"'([^']*)'", literal["ctx"]["expected"]) if literal else []
     hint = nearest(got, words) if isinstance(got, str) else None
     what = "out of range" if kind in _BOUNDS else "wrong length" if kind in _LENGTHS else "wrong value"
-    return [document.problem(what, path, got=_show(got), need=need, hint=hint)]
+    shown = (
+        "null" if got is None else json.dumps(got, default=str) if isinstance(got, bool | list | dict | str) else got
+    )
+    return [document.problem(what, path, got=shorten(shown), need=need, hint=hint)]
 
 
-def _fields(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
-    """Return the need "a section with FIELDS" if a section is missing at the path; else empty."""
-    known = field_names(model, path) if item["type"] in ("model_type", "model_attributes_type") else None
-    return f"{_KINDS['model_type']} with {', '.join(sorted(known))}" if known else ""
-
-
-def _need(item: Mapping[str, Any]) -> str:
-    """Return what a pydantic error item needs: a bound, the choices, a type in plain words, else pydantic's message."""
+def _need(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
+    """Return what a pydantic error item needs: the fields of a missing section, a bound, the choices, a type in plain
+    words, else pydantic's message.
+    """
     kind = item["type"]
+    if kind in ("model_type", "model_attributes_type") and (known := field_names(model, path)):
+        return f"{_KINDS[kind]} with {', '.join(sorted(known))}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
         return f"{sign} {item['ctx'][key]}"
     if kind in ("literal_error", "enum"):
         return str(item["ctx"]["expected"])
     return _KINDS.get(kind) or _LENGTHS.get(kind) or str(item["msg"]).removeprefix("Input should be ")
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "null"
-    return shorten(json.dumps(value, default=str) if isinstance(value, bool | list | dict | str) else value)
 
 
 def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
@@ -217,16 +216,24 @@ Count = Annotated[int, Field(ge=0, lt=2**40)]
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-def refuse(*problems: tuple[object, str]) -> None:
-    """Raise ValueError with the sentences of all (condition, sentence) pairs whose condition holds; else do nothing."""
-    if wrong := [sentence for holds, sentence in problems if holds]:
-        raise ValueError("; ".join(wrong))
-
-
 class Strict(BaseModel):
-    """Frozen, no unknown fields, no coercion of types."""
+    """Frozen, no unknown fields, no coercion of types. Validation fails if it has `contradictions`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    def contradictions(self) -> Iterable[str]:
+        """Return a sentence for each way in which valid fields do not fit each other; its first word may be the field.
+
+        None by default; a class with such fields overrides it.
+        """
+        return ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Return the section. Raises ValueError with all `contradictions`, joined by "; "."""
+        if wrong := list(self.contradictions()):
+            raise ValueError("; ".join(wrong))
+        return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with the fields in `update` replaced, without validation, and without cached properties.

@@ -5,12 +5,13 @@ and never decides.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from posixpath import normpath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from symconfig.descriptor.strict import Count, PositiveInt, Rate, Strict, refuse
+from symconfig.descriptor.strict import Count, PositiveInt, Rate, Strict
 
 OptimizerName = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 KNOWN_OPTIMIZERS: dict[str, str] = {
@@ -22,15 +23,9 @@ KNOWN_OPTIMIZERS: dict[str, str] = {
 }
 # Fields that belong to some of the optimizers only.
 _BELONGS = {
-    "main_params": ("adam",),
-    "exp_avg": ("adam",),
-    "exp_avg_sq": ("adam",),
+    **dict.fromkeys(("main_params", "exp_avg", "exp_avg_sq"), ("adam",)),
     "momentum": ("muon", "sgd"),
-    "nesterov": ("muon",),
-    "ns_steps": ("muon",),
-    "scale_mode": ("muon",),
-    "extra_scale_factor": ("muon",),
-    "tp_mode": ("muon",),
+    **dict.fromkeys(("nesterov", "ns_steps", "scale_mode", "extra_scale_factor", "tp_mode"), ("muon",)),
 }
 Width = Literal["fp32", "fp16", "bf16", "fp8"]
 
@@ -60,20 +55,11 @@ class Optimizer(Strict):
         """Return the section's fields; a name alone becomes {"name": name}."""
         return {"name": value} if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _belonging(self) -> Optimizer:
-        """Return the section. Raises ValueError if settings of other optimizers have a value other than the default."""
-        refuse(
-            *(
-                (
-                    getattr(self, field) != Optimizer.model_fields[field].default,
-                    f"{field} is no setting of {self.name}, but of {' and '.join(owners)}",
-                )
-                for field, owners in _BELONGS.items()
-                if field in self.model_fields_set and self.name not in owners
-            )
-        )
-        return self
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each setting of other optimizers that has a value other than the default."""
+        for field, owners in _BELONGS.items():
+            if self.name not in owners and getattr(self, field) != Optimizer.model_fields[field].default:
+                yield f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
 
     @property
     def usual(self) -> bool:

@@ -4,15 +4,15 @@ reinforcement learning: what is generated and trained on in a step, by whom, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.strict import PositiveInt, Sparse, Strict, refuse
+from symconfig.descriptor.strict import PositiveInt, Sparse, Strict
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
 
@@ -36,13 +36,12 @@ class Lengths(Strict):
     )
     max: PositiveInt = Field(description="where they are cut")
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.mean <= self.max:
-            raise ValueError(f"mean is above max (got {self.mean:g}, need at most {self.max})")
-        if self.p95 is not None and not self.mean < self.p95 <= self.max:
-            raise ValueError(f"p95 is not between mean and max (got {self.p95:g}, need {self.mean:g} to {self.max})")
-        return self
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence if the mean is above max, else if p95 is not between both."""
+        if self.mean > self.max:
+            yield f"mean is above max (got {self.mean:g}, need at most {self.max})"
+        elif self.p95 is not None and not self.mean < self.p95 <= self.max:
+            yield f"p95 is not between mean and max (got {self.p95:g}, need {self.mean:g} to {self.max})"
 
     @property
     def high(self) -> float:
@@ -88,20 +87,17 @@ class RewardModel(Strict):
     gpus: PositiveInt | None = Field(default=None, description="of placement apart, of the job's; absent: chosen")
     url: str | None = Field(default=None, min_length=1, description="of placement server: where it answers")
 
-    @model_validator(mode="after")
-    def _fitting(self) -> Self:
-        """Check that gpus, url and model fit the placement, and return the section.
-
-        gpus needs placement apart; url and placement server require each other, and exclude a model. Raises ValueError
-        with all problems.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence where gpus has another placement than apart, url and placement server do not go together, or
+        a server has a model.
         """
         served, got = self.placement == "server", f"(got placement: {self.placement})"
-        refuse(
-            (self.gpus is not None and self.placement != "apart", f"gpus is for placement: apart {got}"),
-            ((self.url is not None) != served, f"an address, url, and placement: server go together {got}"),
-            (self.model is not None and served, "the model of placement: server is the server's (got model, too)"),
-        )
-        return self
+        if self.gpus is not None and self.placement != "apart":
+            yield f"gpus is for placement: apart {got}"
+        if (self.url is not None) != served:
+            yield f"an address, url, and placement: server go together {got}"
+        if self.model is not None and served:
+            yield "the model of placement: server is the server's (got model, too)"
 
 
 class Rl(Strict):
@@ -142,31 +138,17 @@ class Rl(Strict):
             return data
         return {"reference": data.get("algorithm") not in _WITHOUT_KL, **data}
 
-    @model_validator(mode="after")
-    def _fitting(self) -> Self:
-        """Check updates, critic and rollout GPUs against the other fields, and return the section.
-
-        updates must divide prompts x samples; critic and critic_gpus need an algorithm with a critic; rollout_gpus is
-        not for placement colocated. Raises ValueError with all problems.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence where updates do not divide prompts x samples, critic or critic_gpus have no algorithm with
+        a critic, or rollout_gpus has placement colocated.
         """
-        refuse(
-            (
-                self.sequences % self.updates,
-                f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})",
-            ),
-            *(
-                (
-                    getattr(self, name) is not None and not self.has_critic,
-                    f"{self.algorithm} has no critic (got {name} {getattr(self, name)}, need algorithm: ppo)",
-                )
-                for name in ("critic", "critic_gpus")
-            ),
-            (
-                self.rollout_gpus is not None and self.placement == "colocated",
-                "rollout_gpus is for placement: split",
-            ),
-        )
-        return self
+        if self.sequences % self.updates:
+            yield f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})"
+        for name in ("critic", "critic_gpus"):
+            if (given := getattr(self, name)) is not None and not self.has_critic:
+                yield f"{self.algorithm} has no critic (got {name} {given}, need algorithm: ppo)"
+        if self.rollout_gpus is not None and self.placement == "colocated":
+            yield "rollout_gpus is for placement: split"
 
     def with_engine(self, usual: str) -> Rl:
         """Return the section with `usual` as its rollout engine if it names none."""
@@ -273,19 +255,15 @@ class Preference(Sparse):
     def _counted(means: Loss) -> str:
         return "pairs" if means.sequences > 1 else "answers"
 
-    @model_validator(mode="after")
-    def _of_the_loss(self) -> Self:
-        """Check that `pairs` is set for losses of two answers, `answers` for others, and not both; return the section.
-
-        A loss without a scale takes beta only as the default. Raises ValueError with all problems.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence unless `pairs` is set for losses of two answers, `answers` for others, and not both; and for
+        a beta other than the default of a loss without a scale.
         """
         need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
-        beta = self.beta != Preference.model_fields["beta"].default
-        refuse(
-            (given != [need], f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})"),
-            (beta and not self.means.scaled, f"loss {self.loss} has no beta (got {self.beta})"),
-        )
-        return self
+        if given != [need]:
+            yield f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})"
+        if self.beta != Preference.model_fields["beta"].default and not self.means.scaled:
+            yield f"loss {self.loss} has no beta (got {self.beta})"
 
     @property
     def means(self) -> Loss:

@@ -6,11 +6,12 @@ has is the job's to say, and stands here once a job was laid over its model.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from symconfig.descriptor.strict import Count, PositiveInt, Strict, refuse
+from symconfig.descriptor.strict import Count, PositiveInt, Strict
 
 MOST_LAYERS = 1_000  # the deepest published tower has 63 (InternViT-6B has 45, Qwen2.5-VL's 32)
 
@@ -35,20 +36,16 @@ class Step(Strict):
     intermediate: Count = Field(default=0, description="channels between, of a gated MLP")
     bias: bool = False
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Check width, intermediate and bias against the kind. Raises ValueError for the first problem.
-
-        width is above 0 for linear and 0 for others, intermediate the same for gated; bias may be set for these two
-        kinds only.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence unless width is above 0 for linear alone, intermediate for gated alone, and bias set for
+        these two kinds only.
         """
         for name, owner in (("width", "linear"), ("intermediate", "gated")):
             value = getattr(self, name)
             if (value > 0) != (self.kind == owner):
-                raise ValueError(f"{name} goes with kind {owner}, and there it is needed (got {self.kind}, {value})")
+                yield f"{name} goes with kind {owner}, and there it is needed (got {self.kind}, {value})"
         if self.bias and self.kind not in ("linear", "gated"):
-            raise ValueError(f"kind {self.kind} has no bias")
-        return self
+            yield f"kind {self.kind} has no bias"
 
 
 class Vision(Strict):
@@ -98,57 +95,36 @@ class Vision(Strict):
         default=0.0, description="in the mean, of a job; 0: the job trains on text alone, without the tower"
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Check that the hidden size divides by the heads, image and window by a token's pixels, that positions are an
-        image's, listed layers exist, lists and steps go together, and patches are joined once or, with
-        spatial_merge_size 1, never. Raises ValueError with all problems.
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence where the hidden size does not divide by the heads, image or window by a token's pixels,
+        positions are not an image's, listed layers do not exist, of lists and steps one is missing, or patches are
+        joined otherwise than once or, with spatial_merge_size 1, never.
         """
-        token, rows = self.patch_size * self.spatial_merge_size, self.num_position_embeddings
-        layers = self.num_hidden_layers
-        merged = f" times spatial_merge_size {self.spatial_merge_size}" if self.spatial_merge_size > 1 else ""
-        fits = max(self.image_size // token, 1) * token
-        steps = {"projector": self.projector, "deepstack": self.deepstack}
-        joins = {name: sum(step.kind in ("join", "pool") for step in each) for name, each in steps.items()}
-        lists = {name: getattr(self, name) for name in ("fullatt_block_indexes", "deepstack_visual_indexes")}
-        refuse(
-            (
-                self.hidden_size % self.num_attention_heads,
-                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads}",
-            ),
-            (
-                self.image_size % token,
-                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {fits} is",
-            ),
-            (
-                self.window_size % token,
-                f"window_size {self.window_size} is not divisible by the {token} pixels of a token",
-            ),
-            (
-                rows and not self.any_resolution and rows != self.sequence,
-                f"num_position_embeddings {rows} is not the {self.sequence} positions of an image",
-            ),
-            *(
-                (
-                    len(set(indexes)) != len(indexes) or any(index >= layers for index in indexes),
-                    f"{name} {list(indexes)} are not different layers of {layers}",
-                )
-                for name, indexes in lists.items()
-            ),
-            (self.fullatt_block_indexes and not self.window_size, "fullatt_block_indexes needs window_size"),
-            *(
-                (
-                    steps[name] and number != int(self.spatial_merge_size > 1),
-                    f"{name} joins patches {number} times, spatial_merge_size is {self.spatial_merge_size}",
-                )
-                for name, number in joins.items()
-            ),
-            (
-                bool(self.deepstack) != bool(self.deepstack_visual_indexes),
-                "deepstack and deepstack_visual_indexes go together",
-            ),
-        )
-        return self
+        token, layers = self.patch_size * self.spatial_merge_size, self.num_hidden_layers
+        if self.hidden_size % self.num_attention_heads:
+            yield f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads}"
+        if self.image_size % token:
+            merged = f" times spatial_merge_size {self.spatial_merge_size}" if self.spatial_merge_size > 1 else ""
+            fits = max(self.image_size // token, 1) * token
+            yield f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {fits} is"
+        if self.window_size % token:
+            yield f"window_size {self.window_size} is not divisible by the {token} pixels of a token"
+        rows = self.num_position_embeddings
+        if rows and not self.any_resolution and rows != self.sequence:
+            yield f"num_position_embeddings {rows} is not the {self.sequence} positions of an image"
+        for name in ("fullatt_block_indexes", "deepstack_visual_indexes"):
+            indexes = getattr(self, name)
+            if len(set(indexes)) != len(indexes) or any(index >= layers for index in indexes):
+                yield f"{name} {list(indexes)} are not different layers of {layers}"
+        if self.fullatt_block_indexes and not self.window_size:
+            yield "fullatt_block_indexes needs window_size"
+        for name in ("projector", "deepstack"):
+            steps = getattr(self, name)
+            joins = sum(step.kind in ("join", "pool") for step in steps)
+            if steps and joins != int(self.spatial_merge_size > 1):
+                yield f"{name} joins patches {joins} times, spatial_merge_size is {self.spatial_merge_size}"
+        if bool(self.deepstack) != bool(self.deepstack_visual_indexes):
+            yield "deepstack and deepstack_visual_indexes go together"
 
     @property
     def side(self) -> int:

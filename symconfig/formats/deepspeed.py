@@ -99,8 +99,7 @@ def _precision(name: Precision) -> Key:
 
 
 def _above_one(name: str, degree: str) -> Key:
-    field = f"{degree}"
-    return Key(name, lambda plan: size if (size := value_of(plan.best.configuration, field)) > 1 else None, field=field)
+    return Key(name, lambda plan: n if (n := value_of(plan.best.configuration, degree)) > 1 else None, field=degree)
 
 
 def _experts(plan: Plan) -> Json | None:

@@ -3,7 +3,7 @@
 A field that begins with "best." is a choice of the plan; adapting a script changes the options of it together. Read in
 Megatron-LM's `arguments.py`, `transformer_config.py`, `training.py` and `transformer/moe/token_dispatcher.py` of
 core_v0.12.1 to core_v0.19.0. What a release lacks is refused by the table of constraints
-(`frameworks.megatron.old_releases`), but for what has a sentence here.
+(`OLD_RELEASES` of `frameworks.megatron.option_constraints`), but for what has a sentence here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,21 +38,6 @@ class Maturity(StrEnum):
     YOUNG = "young"
     CHANGES_NUMBERS = "changes what is computed"  # sound and common, but a run with it is another experiment
     DEFECT = "a known defect"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """The standing of an option in some releases. why: a sentence without its full stop, of what was found where.
-
-    source: release notes, an issue, a file of the code. since, until: the first and the last release it is known of,
-    of Megatron-LM; of DeepSpeed files are written for one release.
-    """
-
-    maturity: Maturity
-    why: str
-    source: str
-    since: str | None = None
-    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +77,11 @@ class Option:
     """Something that a plan may use or leave.
 
     name: for --allow and --without. label: as sentences say it. uses: true where a point has it, as a constraint's
-    predicate. example: facts at which it is used, beside those of a model that runs. doubt: what keeps it from
-    being stable; None: nothing. needs: what a site must have for it. asked: neither ALL nor a lack of memory opens it.
+    predicate. example: facts at which it is used, beside those of a model that runs. maturity: what keeps it from
+    being stable; None: nothing. why: a sentence without its full stop, of what was found where. source: release notes,
+    an issue, a file of the code. since, until: the first and the last release that it is known of, of Megatron-LM; of
+    DeepSpeed files are written for one release. needs: what a site must have for it. asked: neither ALL nor a lack of
+    memory opens it.
     """
 
     name: str
@@ -101,14 +89,17 @@ class Option:
     uses: Callable[[Any, Any], Any]
     about: str
     example: Mapping[str, Any]
-    doubt: Standing | None = None
+    maturity: Maturity | None = None
+    why: str = ""
+    source: str = ""
+    since: str | None = None
+    until: str | None = None
     needs: tuple[Need, ...] = ()
     asked: bool = False
 
-    def standing(self, release: str) -> Standing | None:
-        """Return what keeps the option from being stable in a release; None if nothing does."""
-        doubt = self.doubt
-        return doubt if doubt is not None and between(release, doubt.since, doubt.until) else None
+    def standing(self, release: str) -> Self | None:
+        """Return the option if its `maturity` keeps it from being stable in a release; None if nothing does."""
+        return self if self.maturity is not None and between(release, self.since, self.until) else None
 
     def used(self, fixed: Any, point: Any) -> bool:
         """Return whether a point is known to use the option; False if facts that decide it are unknown."""

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.descriptor.architectures.keys import own_attention, words
+from symconfig.descriptor.architectures.keys import recorded, words
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import NO_MIXER, Attention
 from symconfig.descriptor.training import Optimizer
@@ -118,7 +118,7 @@ class Fixed:
             exchanged_pieces=mixer_pieces(model, exchanged=True),
             scans=any(mixer.block != NO_MIXER for mixer in model.mixers),
             delta=any(mixer.block == DELTA for mixer in model.mixers),
-            own_attention=own_attention(model.model_type),
+            own_attention=bool(recorded(model.model_type, "own_attention")),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,
@@ -218,7 +218,11 @@ class Constraint:
 
         A degree alone in `pins` becomes ranges below and above the point's value: `tp=..3`, `tp=5..`.
         """
-        return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
+        return tuple(
+            pin
+            for name in self.pins
+            for pin in ((name,) if "=" in name else other(name, int(getattr(point, FIELD_OF_PIN.get(name, name)))))
+        )
 
 
 def only(
@@ -268,10 +272,6 @@ def other(name: str, value: int) -> tuple[str, ...]:
     """
     below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
     return (*below, f"{name}={value + 1}..")
-
-
-def _of(point: Configuration, pin: str) -> int:
-    return int(getattr(point, FIELD_OF_PIN.get(pin, pin)))
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend as BackendName
@@ -197,8 +196,3 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, backe
 def usual_backend(adapted: bool) -> Backend:
     """Return the framework of a job that names none: the first one, with adapters the first that trains them itself."""
     return next(each for each in BACKENDS.values() if each.adapters or not adapted)
-
-
-def alone(framework: Framework) -> Framework:
-    """Return the framework with its usual overlaps, so without that of `beside_another`."""
-    return replace(framework, hide=FRAMEWORKS[framework.name].hide)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.keys import SAME_NETWORK, plain_attention, words
+from symconfig.descriptor.architectures.keys import SAME_NETWORK, recorded, words
 from symconfig.graph.implementation import (
     Angles,
     Attention,
@@ -100,7 +100,9 @@ def written(how: Implementation, kind: str) -> Implementation:
         kernels = replace(kernels, rotation=replace(how.rotation, angles=angles, wide_angles=kind in _WIDE_ANGLES))
     if not how.linear.joined:
         views = how.linear.views or kind in _JOINED_HEADS or kind in _LATENT
-        kernels = replace(kernels, linear=replace(how.linear, products=_joined(kind), views=views))
+        joined = {"qkv_proj": _JOINED_HEADS, "gate_up_proj": _JOINED_GATES}
+        products = frozenset(name for name, kinds in joined.items() if kind in kinds)
+        kernels = replace(kernels, linear=replace(how.linear, products=products, views=views))
     if how.experts.routing is Routing.INDEXED:
         experts = replace(
             how.experts,
@@ -112,11 +114,6 @@ def written(how: Implementation, kind: str) -> Implementation:
     return replace(kernels, attention=_attention(how.attention, kind))
 
 
-def _joined(kind: str) -> frozenset[str]:
-    rows = {"qkv_proj": _JOINED_HEADS, "gate_up_proj": _JOINED_GATES}
-    return frozenset(name for name, kinds in rows.items() if kind in kinds)
-
-
 def _attention(how: Attention, kind: str) -> Attention:
     """Return the attention of a family's class; kernels other than flash and plain attention stay as they are.
 
@@ -125,13 +122,8 @@ def _attention(how: Attention, kind: str) -> Attention:
     """
     if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
         return how
-    if how.kernel is Kernel.FLASH and not plain_attention(kind):
+    if how.kernel is Kernel.FLASH and not recorded(kind, "plain_attention"):
         copies = how.copies_result or kind in _JOINED_PARTS
         return replace(how, copies_result=copies, one_head_apart=kind in _ONE_HEAD)
     kernel = Kernel.NARROW if kind in _NARROW_SOFTMAX else Kernel.IN_TURN
-    return replace(
-        how,
-        kernel=kernel,
-        copies_shared_heads=True,
-        wide_products=kind in _WIDE_PRODUCTS,
-    )
+    return replace(how, kernel=kernel, copies_shared_heads=True, wide_products=kind in _WIDE_PRODUCTS)

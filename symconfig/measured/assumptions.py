@@ -210,8 +210,7 @@ class Assumptions(Strict):
         recipe that covers the row, later ones overriding.
 
         Of the source's entries for this version (or any) and GPU (or any), the one that names the version, then the
-        GPU, is used; an empty one if none. The program's `flash` serves where the source has none; its reason is added
-        if it has any options, habits or flash.
+        GPU, is used; an empty one if none. The program's `flash` serves where the source has none.
         """
         version, gpu = row.software.version if row.software else None, row.cluster.gpu
         fitting = [item for item in self.sources if item.source == source and item.version in (None, version)]
@@ -227,10 +226,7 @@ class Assumptions(Strict):
                 **{name: value for each in layers for name, value in each.habits.model_dump(exclude_none=True).items()}
             ),
         }
-        if program and (program.options or program.flash or program.habits != Deviations()):
-            reasons = ". ".join(reason.rstrip(".") for reason in (own.reason, program.reason))
-            merged |= {"flash": own.flash or program.flash, "reason": reasons}
-        return own.model_copy(update=merged)
+        return own.model_copy(update=merged | {"flash": own.flash or (program and program.flash)})
 
     def before(self, others: Assumptions) -> Assumptions:
         """Return both merged, with entries of `self` before those of `others`, so that they are found first."""

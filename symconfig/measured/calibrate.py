@@ -21,6 +21,7 @@ from symconfig.descriptor.cluster import SHARES, ClusterDescriptor, Kernels, Pre
 from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.strict import PositiveInt, Strict, validate
+from symconfig.format import grouped
 from symconfig.measured.fit import BETWEEN_SOURCES, Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged, timed_stage
 from symconfig.resources import data_dir
@@ -74,15 +75,6 @@ class KernelPriors(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
-    """uncertainty: relative standard deviation. basis: what it rests on, in words."""
-
-    value: float
-    uncertainty: float
-    basis: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Observed:
     """A constant of one GPU type, as its kernels have it."""
 
@@ -97,20 +89,17 @@ def kernel_priors() -> KernelPriors:
     return validate(load_yaml_strict(data_dir("model_zoo") / _FILE), KernelPriors)
 
 
-def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
+def priors(cluster: ClusterDescriptor) -> dict[str, Quantity]:
     """Return the prior of each kernel constant of the cluster's GPU, from measured kernels of related GPUs. Its
     uncertainty includes how far trainings differ from measured kernels. Constants that are no fraction of a peak have
     the same prior for all GPUs of a generation. Values are rounded (3 and 2 digits).
     """
-    seen, spread, generation = _observed(), kernel_priors().spread, cluster.gpu.architecture
     result = {}
     for name in ANY_GPU:
         mine = gpu_type(cluster) if name in SHARES else ()
-        kernels = believed(name, mine, generation, seen.get(name, ()))
-        uncertainty = hypot(kernels.uncertainty, spread.get(name, 0.0))
-        result[name] = Prior(
-            significant(kernels.value, 3), significant(uncertainty, 2), _basis(mine, generation, seen.get(name, ()))
-        )
+        prior = believed(name, mine, cluster.gpu.architecture, _observed().get(name, ()))
+        uncertainty = significant(hypot(prior.uncertainty, kernel_priors().spread.get(name, 0.0)), 2)
+        result[name] = Quantity(value=significant(prior.value, 3), source=prior.source, uncertainty=uncertainty)
     return result
 
 
@@ -138,8 +127,8 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
     return "kernels of other generations" if seen else "assumed of any GPU"
 
 
-def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
-    """Return the prior of a constant for one GPU type; its uncertainty is relative, its basis empty.
+def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Quantity:
+    """Return the prior of a constant for one GPU type; its source says in words what it rests on.
 
     It is the posterior, in logarithms, of a tree any GPU, generation, type around ANY_GPU, observed at the measured
     types. mine: (): no type, for a constant of a whole generation. seen: measured types; empty: ANY_GPU itself.
@@ -150,7 +139,7 @@ def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]
         for item in seen
     ]
     mean, variance = posterior((_ANY, generation, mine), known, [width**2 / STEPS] * STEPS)
-    return Prior(value * exp(mean), sqrt(variance))
+    return Quantity(value=value * exp(mean), source=_basis(mine, generation, seen), uncertainty=sqrt(variance))
 
 
 GpuType = tuple[object, ...]
@@ -305,12 +294,8 @@ def _mean(parts: Sequence[tuple[int, float]]) -> float:
 
 def _believed(cluster: ClusterDescriptor) -> Kernels:
     """Return the cluster's kernel constants with those that it has replaced by their priors; others stay unset."""
-    update = {
-        name: Quantity(value=prior.value, source=prior.basis, uncertainty=prior.uncertainty)
-        for name, prior in priors(cluster).items()
-        if getattr(cluster.kernels, name)
-    }
-    return cluster.kernels.model_copy(update=update)
+    known = {name: prior for name, prior in priors(cluster).items() if getattr(cluster.kernels, name)}
+    return cluster.kernels.model_copy(update=known)
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
@@ -360,8 +345,7 @@ def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array
 
     result = []
     every = {item.row.model.name for _, item in judged}
-    for source in dict.fromkeys(source for source, _ in judged):
-        mine = [index for index, (name, _) in enumerate(judged) if name == source]
+    for source, mine in grouped((source, index) for index, (source, _) in enumerate(judged)).items():
         models = {judged[index][1].row.model.name for index in mine}
         without_model, without_source = fit.left_out_log_s
         result.append(

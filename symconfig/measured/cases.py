@@ -38,8 +38,7 @@ class Case:
     taken: what the row does not state, and changes the prediction, with the assumed value. documented: the same, where
     the source states it for all its rows, in its text, recipes or code. ignored: options that the row states and no
     prediction takes in, as `name: value`. others: configurations of which the source ran the best one without printing
-    which. counting: how its FLOPs count. reason: of its source's assumptions.
-    unmeasured: a sentence, where no run of the software is known.
+    which. counting: how its FLOPs count. unmeasured: a sentence, where no run of the software is known.
     """
 
     model: ModelDescriptor
@@ -48,7 +47,6 @@ class Case:
     taken: tuple[tuple[str, str], ...]
     others: tuple[Setup, ...] = ()
     counting: Counting = COUNTING
-    reason: str = ""
     documented: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     unmeasured: str | None = None
@@ -125,16 +123,14 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     if row.software is not None and not (program and program.measured):
         what = "its code alone is known" if program else "it is not known here"
         unmeasured = f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
-    taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
         model=model,
         cluster=options.cluster,
         configuration=configuration,
-        taken=taken,
+        taken=tuple(options.taken.items()),
         others=_others(configuration, row, (micro, *assumption.tuned.micro), (chunks, *parts)),
         counting=assumption.flops,
-        reason=assumption.reason,
-        documented=documented,
+        documented=tuple(options.documented.items()),
         ignored=options.ignored,
         unmeasured=unmeasured,
     )

@@ -37,8 +37,6 @@ _RATES: Mapping[str, tuple[str, ...]] = {
     "network between nodes": ("network_efficiency",),
 }
 _BALANCE = "load imbalance of experts"
-# Timers of Megatron-LM (training/training.py, training_log) that are a part of the step by themselves, by our name.
-_TIMED = {"forward-backward": "forward and backward", "optimizer": "optimizer", "batch-generator": "data loading"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +158,16 @@ def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
         return
     predicted = judged.plan.best.predicted
     optimizer, overhead = (predicted.time.get(name, 0.0) for name in ("optimizer", "overhead"))
-    own = {
-        "forward and backward": predicted.step_s - optimizer - overhead,
-        "optimizer": optimizer,
-        "data loading": None,  # the prediction has it in the overhead
+    # Timers of Megatron-LM (training/training.py, training_log) that are a part of the step by themselves.
+    timed = {
+        "forward-backward": ("forward and backward", predicted.step_s - optimizer - overhead),
+        "optimizer": ("optimizer", optimizer),
+        "batch-generator": ("data loading", None),  # the prediction has it in the overhead
     }
     yield Part("step", predicted.step_s, log.steady.seconds)
-    for timer, name in _TIMED.items():
+    for timer, (name, own) in timed.items():
         if timer in log.timers:
-            yield Part(name, own[name], log.timers[timer])
+            yield Part(name, own, log.timers[timer])
 
 
 def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:

@@ -18,7 +18,7 @@ from symconfig.graph.model import derived, dim_sizes, keys, sequence, visible
 from symconfig.graph.scheme import Scheme
 from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import Case, case
-from symconfig.solve.predict import Prediction, alone, as_found, predict
+from symconfig.solve.predict import Prediction, alone_s, as_found, predict
 from symconfig.solve.prospect import Setup
 from symconfig.units import GIB, MIB
 
@@ -70,7 +70,9 @@ def judge_case(row: Row, what: Case) -> Judged:
             what, prediction = replace(what, configuration=other), tried
     stated = _seconds(row, what)
     stage = timed_stage(row)
-    seconds = prediction.predicted.step_s if stage is None else _stage_s(what, stage)
+    seconds = prediction.predicted.step_s
+    if stage is not None:
+        seconds = float(alone_s(as_found(what.model, what.cluster, what.configuration), stage)[0])
     time = None if stated is None else (seconds, stated[1])
     memory, layers = _memory(row, what, prediction), _layers(row, prediction)
     if not (time or memory or layers or row.measured.oom):
@@ -91,13 +93,6 @@ def judge_case(row: Row, what: Case) -> Judged:
 def timed_stage(row: Row) -> int | None:
     """Return the pipeline stage whose own time the row states, or None if it states a whole step."""
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
-
-
-def _stage_s(what: Case, stage: int) -> float:
-    """Return the predicted seconds of one stage's passes over all its microbatches, and of its optimizer."""
-    mine = alone(as_found(what.model, what.cluster, what.configuration), stage)
-    passes = (float((mine.num_microbatches * each)[0]) for each in (mine.forward_s, mine.backward_s))
-    return sum(passes) + float(mine.optimizer_s[0])
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
@@ -162,21 +157,17 @@ def _memory(row: Row, what: Case, prediction: Prediction) -> tuple[float, float]
     In this order: peak allocated and reserved, `memory_gb` (as allocated), each of the compared stage; device total;
     activations alone, without weights and states (the larger of first and last rank). Units are 2^30 or 2^20.
     """
-    measured = row.measured
+    measured, predicted = row.measured, prediction.predicted
     peak = prediction.stage_bytes[compared_stage(row, prediction)]
-    if measured.peak_allocated_gib is not None:
-        return peak, measured.peak_allocated_gib * GIB
-    if measured.peak_reserved_gib is not None:
-        return float(reserved_bytes(peak, what.configuration.framework)), measured.peak_reserved_gib * GIB
-    if measured.memory_gb is not None:
-        return peak, measured.memory_gb * GIB
-    if used := measured.device_used_gib or measured.device_used_gb:  # nvidia-smi counts in GiB and calls it GB
-        return prediction.predicted.device_bytes, used * GIB
-    peaks = (measured.activation_peak_mib_first_rank, measured.activation_peak_mib_last_rank)
-    if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
-        live = sum(prediction.predicted.memory[name] for name in ACTIVE)
-        return live, max(value or 0.0 for value in peaks) * MIB
-    return None
+    live = (measured.activation_peak_mib_first_rank or 0.0, measured.activation_peak_mib_last_rank or 0.0)
+    stated = (
+        (peak, measured.peak_allocated_gib, GIB),
+        (float(reserved_bytes(peak, what.configuration.framework)), measured.peak_reserved_gib, GIB),
+        (peak, measured.memory_gb, GIB),
+        (predicted.device_bytes, measured.device_used_gib or measured.device_used_gb, GIB),  # nvidia-smi's GB are GiB
+        (sum(predicted.memory[name] for name in ACTIVE), max(live), MIB),  # the worse of both ends
+    )
+    return next(((bytes_, value * unit) for bytes_, value, unit in stated if value), None)
 
 
 def flops_per_token(

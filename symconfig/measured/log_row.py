@@ -53,12 +53,13 @@ def read_back(log: TrainingLog, cluster: ClusterDescriptor, additions: Additions
         model, fields = run.described.model, {}
         assumed = tuple((one.what, one.value) for one in (*run.described.assumed, *run.assumed))
         what = Case(model=model, cluster=cluster, configuration=run.configuration, taken=assumed)
-        gpus: int | None = run.configuration.world_size
+        gpus = run.configuration.world_size
     else:
         if additions.model is None:
             raise InputError("does not say which model it trains", file=log.path, field="model", hint="name the model")
         model, fields = additions.model, _settings(log, additions)
-        gpus, what = _fill_degrees(fields["parallel"], _gpus(log, additions), log), None
+        gpus, what = _gpus(log, additions), None
+        _fill_degrees(fields["parallel"], gpus, log)
     experts = {} if model.experts is None else {"num_experts": model.experts.num_experts}
     fields |= {
         "id": Path(log.path).name,
@@ -85,8 +86,7 @@ def run_of(log: TrainingLog, cluster: ClusterDescriptor, additions: Additions) -
     """
     if log.framework == "deepspeed":
         raise InputError("Megatron-DeepSpeed is not predicted", file=log.path, need="a log of Megatron-LM or DeepSpeed")
-    if (gpus := _gpus(log, additions)) is None:
-        raise InputError("does not say on how many GPUs it ran", file=log.path, field="gpus")
+    gpus = _gpus(log, additions)
     names: dict[str, Any] = dict(log.arguments)
     if log.vocab_size:
         names |= {"vocab_size": log.vocab_size, **dict.fromkeys(_TOLD_BY_PADDING)}
@@ -116,9 +116,15 @@ def whole(names: Mapping[str, Value], *choices: str) -> int | None:
     return None
 
 
-def _gpus(log: TrainingLog, additions: Additions) -> int | None:
+def _gpus(log: TrainingLog, additions: Additions) -> int:
+    """Return the number of GPUs: the additions', else that of the line of degrees, else that of the arguments or
+    settings. Raise InputError if there is none.
+    """
     printed = whole(log.arguments, "world_size") or whole(log.config, "world_size")
-    return additions.gpus or log.degrees.get("world") or printed
+    gpus = additions.gpus or log.degrees.get("world") or printed
+    if gpus is None:
+        raise InputError("does not say on how many GPUs it ran", file=log.path, field="gpus")
+    return gpus
 
 
 def _settings(log: TrainingLog, additions: Additions) -> dict[str, Any]:
@@ -159,19 +165,13 @@ def _settings(log: TrainingLog, additions: Additions) -> dict[str, Any]:
     return {name: {key: value for key, value in each.items() if value is not None} for name, each in sections.items()}
 
 
-def _fill_degrees(degrees: dict[str, int], gpus: int | None, log: TrainingLog) -> int:
-    """Return the number of GPUs, by the degrees if it is None, and set dp by it if that is missing. Raise InputError if
-    neither is known, or if the degrees do not multiply to the GPUs.
-    """
+def _fill_degrees(degrees: dict[str, int], gpus: int, log: TrainingLog) -> None:
+    """Set dp by the GPUs if it is missing. Raise InputError if the degrees do not multiply to the GPUs."""
     rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
-    if gpus is None and "dp" not in degrees:
-        raise InputError("does not say on how many GPUs it ran", file=log.path, field="gpus")
-    dp = degrees.setdefault("dp", max(1, (gpus or 0) // rest))
-    if gpus is not None and rest * dp != gpus:
+    if rest * degrees.setdefault("dp", max(1, gpus // rest)) != gpus:
         got = " x ".join(f"{name} {degrees[name]}" for name in ("tp", "pp", "cp", "dp") if name in degrees)
         what = "the degrees do not multiply to the GPUs"
         raise InputError(what, file=log.path, field="parallel", got=got, need=str(gpus))
-    return rest * dp
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError, Problem
-from symconfig.measured.calibrate import Calibration, calibrate, gpu_type
+from symconfig.measured.calibrate import Calibration, GpuType, calibrate, gpu_type
 from symconfig.measured.judge import Judged, judge_case
 from symconfig.measured.log_row import Additions, read_back
 from symconfig.measured.score import predicted
@@ -18,7 +18,6 @@ from symconfig.measured.training_log import read_log
 from symconfig.units import GIB
 
 Timed = tuple[str, Judged]  # source and row
-RECOMPUTE = ("none", "selective", "full")
 MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
 
 
@@ -53,25 +52,21 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
         remarks += remark
     if problems:
         raise InputError(problems)
-    groups: list[tuple[ClusterDescriptor, list[Timed]]] = [(cluster, [])] if cluster else []
-    others = 0
+    groups: dict[GpuType, tuple[ClusterDescriptor, list[Timed]]] = {}
+    for known in [cluster] if cluster else [item.case.cluster for _, item in timed]:
+        groups.setdefault(gpu_type(known), (known, []))
     for source, item in timed:
-        mine = next((rows for known, rows in groups if gpu_type(known) == gpu_type(item.case.cluster)), None)
-        if mine is None and cluster is not None:
-            others += 1
-            continue
-        if mine is None:
-            mine = []
-            groups.append((item.case.cluster, mine))
-        mine.append((source, item))
+        if (mine := gpu_type(item.case.cluster)) in groups:
+            groups[mine][1].append((source, item))
+    others = len(timed) - sum(len(rows) for _, rows in groups.values())
     if others:
         some = "1 run on other GPUs is" if others == 1 else f"{others} runs on other GPUs are"
         remarks.append(f"{some} left out.")
-    if not any(rows for _, rows in groups):
+    if others == len(timed):
         where = f" on GPUs of the type of {cluster.name}" if cluster else ""
         nothing = Problem(f"no run{where} states how long a step took", file=", ".join(map(str, paths)))
         raise InputError([nothing, *map(Problem, (remark.rstrip(".") for remark in remarks))])
-    return Runs(tuple((known, tuple(rows)) for known, rows in groups), tuple(remarks))
+    return Runs(tuple((known, tuple(rows)) for known, rows in groups.values()), tuple(remarks))
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from statistics import mean, median
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
-from symconfig.descriptor.measurements import Measurements, load_measurements
+from symconfig.descriptor.measurements import Measurements
 from symconfig.errors import InputError
+from symconfig.format import grouped
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.row_options import known
 from symconfig.solve import choice
@@ -47,14 +47,6 @@ class Source(Scored):
     assumed: Scored
 
 
-Scores = tuple[Source, ...]
-
-
-def score(paths: Sequence[Path]) -> Scores:
-    """Return the scores of each measurement file by its stem. Raises InputError for a file that cannot be read."""
-    return tuple(source(path.stem, load_measurements(path)) for path in paths)
-
-
 def source(name: str, file: Measurements) -> Source:
     """Return the scores of one file: of all rows, of rows without and with assumptions, of its sweeps with at least two
     timed runs, and of growths. name: also selects the file's assumptions. If the file is marked as not validated, every
@@ -62,13 +54,12 @@ def source(name: str, file: Measurements) -> Source:
     """
     judged, skipped = predicted(name, file) if file.validated else ([], [(row.id, TARGETS) for row in file.rows])
     whole = scored(judged)
-    names = dict.fromkeys(item.row.sweep for item in judged if item.row.sweep)
-    sweeps = (sweep(each, [item for item in judged if item.row.sweep == each]) for each in names)
+    sweeps = grouped((item.row.sweep, item) for item in judged if item.row.sweep)
     return Source(
         **{field.name: getattr(whole, field.name) for field in fields(whole)},
         name=name,
         skipped=tuple(skipped),
-        sweeps=tuple(scored_sweep for scored_sweep in sweeps if scored_sweep is not None),
+        sweeps=tuple(found for each, rows in sweeps.items() if (found := sweep(each, rows)) is not None),
         growths=growths(judged),
         stated=scored([item for item in judged if not item.assumed]),
         assumed=scored([item for item in judged if item.assumed]),
@@ -253,17 +244,16 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     equal numbers of microbatches, form a group; runs on equally many GPUs count by their median. Groups whose most GPUs
     are less than twice the fewest, and rows without stated GPUs, are left out.
     """
-    families: dict[Hashable, list[Judged]] = {}
-    for item in judged:
-        if item.time and item.row.cluster.gpus and not item.row.measured.oom:
-            c = item.case.configuration
-            software, microbatches = item.row.software, c.global_batch // (c.dp * c.micro)
-            alike = replace(c, dp=1, global_batch=c.micro * microbatches)
-            families.setdefault(
-                (item.case.model, item.case.cluster.name, alike, software and software.version), []
-            ).append(item)
+
+    def plan(item: Judged) -> Hashable:
+        """Return what is the same of runs of one plan on other numbers of GPUs."""
+        c, software = item.case.configuration, item.row.software
+        alike = replace(c, dp=1, global_batch=c.global_batch // c.dp // c.micro * c.micro)
+        return item.case.model, item.case.cluster.name, alike, software and software.version
+
+    timed = (item for item in judged if item.time and item.row.cluster.gpus and not item.row.measured.oom)
     result = []
-    for runs in families.values():
+    for runs in grouped((plan(item), item) for item in timed).values():
         sizes = sorted({item.case.configuration.world_size for item in runs})
         if sizes[-1] < 2 * sizes[0]:
             continue

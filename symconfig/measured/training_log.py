@@ -23,6 +23,7 @@ from typing import Any
 
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError
+from symconfig.format import picked
 from symconfig.resources import opened
 from symconfig.units import GIB, MIB
 
@@ -178,11 +179,7 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         path=str(path),
         framework="deepspeed" if reader.deepspeed or reader.arguments.get("deepspeed") is True else "megatron",
         steady=steady,
-        peaks=reader.peaks,
-        arguments=reader.arguments,
-        config=reader.config,
-        degrees=reader.degrees,
-        vocab_size=reader.vocab_size,
+        **picked(reader, "peaks", "arguments", "config", "degrees", "vocab_size"),
         out_of_memory=reader.out_of_memory is not None,
         needs_batch=needs_batch,
         remarks=tuple(remarks),

@@ -112,10 +112,9 @@ class Configuration:
 
     @property
     def fp8_recipe(self) -> str:
-        """Return the recipe for scales of 8-bit matmuls: tensorwise, delayed or mxfp8; "" in other precisions.
-
-        For fp8 tensorwise, but delayed (of a history of maxima) if the optimizer is offloaded and fp8 weights are
-        gathered, which works with no other recipe.
+        """Return the recipe for scales of 8-bit matmuls: tensorwise, delayed or mxfp8; "" in other precisions. For fp8
+        tensorwise, but delayed (of a history of maxima) if the optimizer is offloaded and fp8 weights are gathered,
+        which works with no other recipe.
         """
         if self.precision != "fp8":
             return "mxfp8" if self.precision == "mxfp8" else ""
@@ -124,7 +123,6 @@ class Configuration:
     @property
     def recompute_text(self) -> str:
         """Return the recompute in words: `none`, `core_attn+mlp`, `selective` without modules, `full`, `full 3/stage`.
-
         The last one, of method block, is of the first 3 layers of each virtual stage.
         """
         if self.recompute == "selective":
@@ -136,7 +134,6 @@ class Configuration:
     @property
     def stage_layout(self) -> str:
         """Return how the stages divide the layers: Megatron's layout string, else words; "" for an even division.
-
         Words: layers on the first and last stage, and whether embedding or loss takes a layer's place.
         """
         if self.pipeline_layout:
@@ -148,9 +145,8 @@ class Configuration:
         return ", ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sections `parallel`, `batch` and `options` of plan.json, nested as in PLACES.
-
-        cp_comm at cp 1, and recompute_layers without full recompute, are None there: they have no effect.
+        """Return the sections `parallel`, `batch` and `options` of plan.json, nested as in PLACES. cp_comm at cp 1, and
+        recompute_layers without full recompute, are None there: they have no effect.
         """
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
         data: dict[str, Any] = {}
@@ -194,11 +190,9 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 
 
 def flat(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-    """Return (fields of a configuration by name, paths that are missing) from the sections of plan.json.
-
-    Values are not checked. None of cp_comm and recompute_layers, which have no effect then, becomes the default. What
-    has no place in PLACES is kept under its path, joined by dots, but for num_microbatches and schedule, which are
-    dropped.
+    """Return (fields of a configuration by name, paths that are missing) from the sections of plan.json. Values are not
+    checked. None of cp_comm and recompute_layers, which have no effect then, becomes the default. What has no place in
+    PLACES is kept under its path, joined by dots, but for num_microbatches and schedule, which are dropped.
     """
     values, names = dict[str, Any](), {path: name for name, path in PLACES.items()}
     sections = {path[:length] for path in names for length in range(1, len(path))}
@@ -246,11 +240,10 @@ class Extra:
     still: bool = False
     least: int = 1
 
-    usual: Any = field(init=False)  # the value that the framework has by default
-
-    def __post_init__(self) -> None:
-        """Set `usual`: the first of the values, 1 for a number of groups."""
-        object.__setattr__(self, "usual", next(iter(self.values.values()), 1))
+    @property
+    def usual(self) -> Any:
+        """Return the value that the framework has by default: the first of `values`, 1 for a number of groups."""
+        return next(iter(self.values.values()), 1)
 
 
 _MEGATRON = ("megatron",)

@@ -109,16 +109,14 @@ class ConfigurationSet:
         return type(self)(**{name: getattr(self, name) for name in COLUMNS} | dict(columns or {}) | more)
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:
-        """Return the selected configurations: indices, mask or slice; an int gives one, with scalars.
-
-        Columns that are plain values or UNKNOWN stay as they are.
+        """Return the selected configurations: indices, mask or slice; an int gives one, with scalars. Columns that are
+        plain values or UNKNOWN stay as they are.
         """
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return the selected configurations with arrays of numbers as float64, of objects as they are.
-
-        Products of integers could overflow. given: columns that replace these, not converted.
+        """Return the selected configurations with arrays of numbers as float64, of objects as they are. Products of
+        integers could overflow. given: columns that replace these, not converted.
         """
         return self._each(lambda c: c[chosen] if c.dtype.hasobject else c[chosen].astype(np.float64), **given)
 

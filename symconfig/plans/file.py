@@ -25,17 +25,7 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
 from symconfig.plans.configuration import PLACES, SECTIONS, flat
 from symconfig.plans.history import History
-from symconfig.plans.plan import (
-    INPUTS,
-    SCHEMA,
-    SOMETIMES,
-    Candidate,
-    OtherPlans,
-    Plan,
-    Search,
-    digest,
-    signed,
-)
+from symconfig.plans.plan import INPUTS, SCHEMA, SOMETIMES, Candidate, OtherPlans, Plan, Search, digest, signed
 from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 
@@ -84,9 +74,8 @@ class HasPlan(Protocol):
 
 
 def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Plan:
-    """Return the plan itself, the plan of a result, or the plan that a file or folder holds.
-
-    accept_edits: as of `load_plan`, which also says what is raised.
+    """Return the plan itself, the plan of a result, or the plan that a file or folder holds. accept_edits: as of
+    `load_plan`, which also says what is raised.
     """
     if isinstance(plan, str | Path):
         return load_plan(Path(plan), accept_edits)
@@ -94,12 +83,9 @@ def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Pla
 
 
 def load_plan(path: Path, accept_edits: bool = False) -> Plan:
-    """Return the plan in `path`, or in `path/plan.json` if that is a folder.
-
-    accept_edits: do not check digests, for callers that solve again from the inputs.
-
-    Raises:
-        InputError: there is no such file, it is YAML, larger than MAX_BYTES or no plan of this version, or was edited.
+    """Return the plan in `path`, or in `path/plan.json` if that is a folder. accept_edits: do not check digests, for
+    callers that solve again from the inputs. Raises InputError if there is no such file, it is YAML, larger than
+    MAX_BYTES or no plan of this version, or was edited.
     """
     file = _file(path)
     if not os.path.lexists(file):
@@ -128,12 +114,8 @@ def _file(path: Path) -> Path:
 
 
 def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
-    """Return the plan in a JSON text. file: its name in error messages.
-
-    accept_edits: do not compare digests, for callers that solve again from the inputs.
-
-    Raises:
-        InputError: it is no plan of this schema, or parts are missing, wrong or edited; all problems with their places.
+    """Return the plan in a JSON text. file: its name in error messages. accept_edits: as of `load_plan`. Raises
+    InputError if it is no plan of this schema, or parts are missing, wrong or edited; all problems with their places.
     """
     document = Document(_data(text, file), file)
     _check_schema(document)
@@ -148,11 +130,7 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
 
 
 def _data(text: str, file: str) -> Any:
-    """Return the parsed JSON.
-
-    Raises:
-        InputError: it is malformed, too deep, repeats a key, or has NaN or Infinity.
-    """
+    """Return the parsed JSON. Raises InputError if it is malformed, too deep, repeats a key, or has NaN or Infinity."""
     try:
         return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
@@ -172,9 +150,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_schema(document: Document) -> None:
-    """Raise InputError unless the document has this version's plan schema.
-
-    The error says if it is a plan of an older or a newer symconfig.
+    """Raise InputError unless the document has this version's plan schema. The error says if it is a plan of an older
+    or a newer symconfig.
     """
     got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
     if got == SCHEMA:
@@ -188,10 +165,9 @@ def _check_schema(document: Document) -> None:
 
 
 def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
-    """Return (plan, []), or (None, problems) if any part is missing, unknown or wrong.
-
-    Training fields that the job leaves open count as missing. With problems in a plan that another version of symconfig
-    wrote, one more problem says so. Digests are not compared.
+    """Return (plan, []), or (None, problems) if any part is missing, unknown or wrong. Training fields that the job
+    leaves open count as missing. With problems in a plan that another version of symconfig wrote, one more problem says
+    so. Digests are not compared.
     """
     data, made, problems = document.data, dict[str, Any](), list[Problem]()
     inputs = data["inputs"] if isinstance(data.get("inputs"), dict) else {}
@@ -227,7 +203,6 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
 
 def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
     """Return (plain data of a plan with each candidate's sections as one flat `configuration`, paths that are missing).
-
     Candidates are the best, the alternatives and those `beside`; the critics of `rl` are flat configurations, too. What
     is no mapping or list stays as it is, for the validation to refuse.
     """
@@ -265,10 +240,8 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
 
 
 def _place(path: KeyPath) -> KeyPath:
-    """Return the path in plan.json of a value whose path in the data of `_flattened` is given.
-
-    Fields of a `configuration` are moved to their sections (PLACES), those of a `critic` to sections below it; other
-    paths stay.
+    """Return the path in plan.json of a value whose path in the data of `_flattened` is given. Fields of a
+    `configuration` are moved to their sections (PLACES), those of a `critic` to sections below it; other paths stay.
     """
     for section, above in (("configuration", 0), ("critic", 1)):  # a critic keeps its own name above its sections
         if section in path[:-1]:
@@ -285,9 +258,8 @@ def _adapter() -> TypeAdapter[_Parts]:
 
 
 def _mismatched(data: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """Return the parts that were edited, name to key path: they have no digest or another one.
-
-    Also history, rl and tuned if they have a digest and are missing; all parts if there is no section of digests.
+    """Return the parts that were edited, name to key path: they have no digest or another one. Also history, rl and
+    tuned if they have a digest and are missing; all parts if there is no section of digests.
     """
     written = data["digests"] if isinstance(data.get("digests"), dict) else {}
     edited = {name: path for name, (path, value) in signed(data).items() if written.get(name) != digest(value)}
@@ -306,9 +278,8 @@ _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the 
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
-    """Yield the problems with line and column of their fields in the text; None for a field without a place.
-
-    They are yielded as given if `parse_json_strict` refuses the text, as with more values than places are kept for.
+    """Yield the problems with line and column of their fields in the text; None for a field without a place. They are
+    yielded as given if `parse_json_strict` refuses the text, as with more values than places are kept for.
     """
     try:
         places = parse_json_strict(text, file)

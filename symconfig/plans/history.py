@@ -6,7 +6,6 @@ of a run; train.py of DeepSpeed's files numbers its steps anew, so that all of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -64,9 +63,8 @@ class History:
         return sum(each.sequences * each.seq_length for each in self.segments)
 
     def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
-        """Return the tokens of the run's first `sequences` sequences, in order of the segments.
-
-        seq_length: of each sequence after the history.
+        """Return the tokens of the run's first `sequences` sequences, in order of the segments. seq_length: of each
+        sequence after the history.
         """
         tokens, left = Fraction(0), sequences
         for each in self.segments:
@@ -80,12 +78,9 @@ class History:
         return max(0, self.sequences - self.unscheduled)
 
     def until(self, step: int | None, batch: int, seq_length: int) -> History:
-        """Return the history extended by a segment of the plan's steps before `step`, each of `batch` sequences.
-
-        step: counted from the run's start; None, or the plan's first one, gives the history itself.
-
-        Raises:
-            InputError: the step is before the plan's first one.
+        """Return the history extended by a segment of the plan's steps before `step`, each of `batch` sequences. step:
+        counted from the run's start; None, or the plan's first one, gives the history itself. Raises InputError if the
+        step is before the plan's first one.
         """
         if step is not None and step < self.step:
             what, hint = "is before the plan took over its run", "the plan with which the run did that step"
@@ -94,10 +89,9 @@ class History:
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 
     def seen(self, sequences: int) -> History:
-        """Return the history with `sequences` sequences in all; the last segment takes the difference.
-
-        If the earlier segments have more than that, all steps become one segment of the last length. The history itself
-        is returned if it has no steps or as many sequences.
+        """Return the history with `sequences` sequences in all; the last segment takes the difference. If the earlier
+        segments have more than that, all steps become one segment of the last length. The history itself is returned if
+        it has no steps or as many sequences.
         """
         if not self.segments or sequences == self.sequences:
             return self
@@ -109,7 +103,6 @@ class History:
 
     def renumbered(self, batch: int, seq_length: int) -> History:
         """Return a history of one segment of whole steps of `batch` sequences that has as many tokens, rounded down.
-
         seq_length: of each of them. The remainder of the tokens will be trained on again. No segment for less than a
         step; `unscheduled` is kept.
         """
@@ -118,19 +111,14 @@ class History:
 
     def spanned(self, iterations: int, batch: int) -> int:
         """Return how many iterations of `batch` sequences cover all sequences seen by the run's end, rounded up.
-
         iterations: the run's last one, counted from its start.
         """
         return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
 
     def __str__(self) -> str:
-        """Return the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`.
-
-        `no step` if it is empty.
+        """Return the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`. `no step` if it is
+        empty.
         """
-        return " and ".join(self._sentences()) or "no step"
-
-    def _sentences(self) -> Iterator[str]:
-        lengths = {each.seq_length for each in self.segments}
-        for each in self.segments:
-            yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)
+        alike = len({each.seq_length for each in self.segments}) == 1
+        words = (str(each) if alike else f"{each} of {count(each.seq_length)} tokens" for each in self.segments)
+        return " and ".join(words) or "no step"

@@ -41,7 +41,6 @@ class Host:
 
     def to_dict(self) -> dict[str, Any]:
         """Return one kind of GPU as plain data: cluster's name, gpus, stages and nodes (first, last), layers, bytes.
-
         layers: of each of its stages. device_bytes: predicted, usable_bytes: usable, of one GPU.
         """
         return {
@@ -116,10 +115,9 @@ class MixedPlan:
         return self.gain is None or self.gain > 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data for JSON, equal for equal inputs.
-
-        Keys: schema, symconfig, best, alternatives, alone (each kind by itself), gain and pays against these, search
-        (counts) and inputs (model, cluster with its kinds, job).
+        """Return the plan as plain data for JSON, equal for equal inputs. Keys: schema, symconfig, best, alternatives,
+        alone (each kind by itself), gain and pays against these, search (counts) and inputs (model, cluster with its
+        kinds, job).
         """
         shares = self.cluster.shares
         return {
@@ -151,10 +149,9 @@ class MixedPlan:
 
 
 def hosted(model: ModelDescriptor, job: Job, mixed: MixedCandidate, host: Host) -> Plan:
-    """Return a mixed candidate as a plan for the nodes of one kind, `host`.
-
-    It has all stages and degrees; the cluster, also the job's, and the prediction, and so the memory, are of this kind.
-    There are no alternatives, the counts of the search are 0, and `binding` is "".
+    """Return a mixed candidate as a plan for the nodes of one kind, `host`. It has all stages and degrees; the cluster,
+    also the job's, and the prediction, and so the memory, are of this kind. There are no alternatives, the counts of
+    the search are 0, and `binding` is "".
     """
     cluster = host.share.cluster
     return Plan(

@@ -28,7 +28,6 @@ def letters(chunk: Sequence[str]) -> str:
 
 def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
     """Return whether inner chunks differ in layers, or the first or last has over one layer more than all of them.
-
     chunks: of the model in order; only letters t count as layers. False for two chunks; ValueError for fewer.
     """
     first, *inside, last = (letters(chunk).count("t") for chunk in chunks)
@@ -53,10 +52,9 @@ def compact(chunks: Sequence[str]) -> str:
 
 
 def expanded(layout: str) -> list[str]:
-    """Return the letters of each chunk of a layout string: Et*3|(t|)*2L -> Ettt, t, t, L.
-
-    Commas are dropped. Groups cannot be nested: as in Megatron, unparsed parts stay in the result as other characters.
-    If groups or letters would expand to more than _LONGEST, the text so far is returned as the only chunk.
+    """Return the letters of each chunk of a layout string: Et*3|(t|)*2L -> Ettt, t, t, L. Commas are dropped. Groups
+    cannot be nested: as in Megatron, unparsed parts stay in the result as other characters. If groups or letters would
+    expand to more than _LONGEST, the text so far is returned as the only chunk.
     """
     text = layout.replace(",", "")
     for pattern in (_GROUP, _LETTER):
@@ -67,10 +65,9 @@ def expanded(layout: str) -> list[str]:
 
 
 def problems(layout: str, layers: int, mtp: int, field: str) -> Iterator[Problem]:
-    """Yield what is wrong with a layout string for a model with `layers` layers and `mtp` prediction layers.
-
-    Unknown letters, after which nothing else is checked; wrong numbers of t, m, E or L; a first chunk that does not
-    begin with E, or a last that does not end with L; else t directly after m. field: the name that the problems have.
+    """Yield what is wrong with a layout string for a model with `layers` layers and `mtp` prediction layers. Unknown
+    letters, after which nothing else is checked; wrong numbers of t, m, E or L; a first chunk that does not begin with
+    E, or a last that does not end with L; else t directly after m. field: the name that the problems have.
     """
     chunks = expanded(layout)
     text = "".join(chunks)
@@ -98,12 +95,10 @@ def dealt(
     embedding: bool = False,
     loss: bool = False,
 ) -> tuple[int, ...] | None:
-    """Return the number of layers of each chunk in model order without a layout string; None if Megatron refuses it.
-
-    As transformer_block.py, get_num_layers_to_build, does. first, last: layers of these stages; the other stages share
-    the rest evenly, and a stage's chunks its layers. embedding, loss: it counts as a layer of its chunk. None if
-    anything does not divide, a stage (first or last given) or an inner chunk has no layer, or both kinds of options are
-    given.
+    """Return the number of layers of each chunk in model order without a layout string; None if Megatron refuses it. As
+    transformer_block.py, get_num_layers_to_build, does. first, last: layers of these stages; the other stages share the
+    rest evenly, and a stage's chunks its layers. embedding, loss: it counts as a layer of its chunk. None if anything
+    does not divide, a stage (first or last given) or an inner chunk has no layer, or both kinds of options are given.
     """
     if first is None and last is None:
         each, rest = divmod(layers + embedding + loss, pp * vpp)

@@ -244,9 +244,8 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """Return what is done with the model: the job's task, pretrain by default.
-
-        For most tasks a model with adapters makes it lora.
+        """Return what is done with the model: the job's task, pretrain by default. For most tasks a model with adapters
+        makes it lora.
         """
         return self.job.task_of(self.model)
 
@@ -267,27 +266,24 @@ class Plan:
 
     @property
     def may_not_fit(self) -> bool:
-        """Return whether the upper end of the memory interval exceeds the GPU's memory; False without an interval.
-
-        The job's margin does not count: it is there for such errors.
+        """Return whether the upper end of the memory interval exceeds the GPU's memory; False without an interval. The
+        job's margin does not count: it is there for such errors.
         """
         return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
 
     @property
     def safe_margin(self) -> float:
-        """Return the memory margin with which the best candidate fits at the upper end of its device_bytes interval.
-
-        It is 1 - prediction / upper end, rounded up to two decimals; 0 without an interval.
+        """Return the memory margin with which the best candidate fits at the upper end of its device_bytes interval. It
+        is 1 - prediction / upper end, rounded up to two decimals; 0 without an interval.
         """
         predicted = self.best.predicted
         _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))
         return math.ceil(100 * (1 - predicted.device_bytes / high)) / 100 if high else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data with its digests, as it stands in plan.json.
-
-        The seconds of the search are left out, so that equal inputs give equal bytes. history is there unless it is
-        empty, rl and tuned where there are any.
+        """Return the plan as plain data with its digests, as it stands in plan.json. The seconds of the search are left
+        out, so that equal inputs give equal bytes. history is there unless it is empty, rl and tuned where there are
+        any.
         """
         inputs = {"model": self.model, "cluster": self.cluster, "job": self.job}
         search = asdict(self.search)
@@ -314,10 +310,9 @@ class Plan:
 
 
 def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release: str) -> Plan:
-    """Return a plan without search and figures: all GPUs are data-parallel, at micro-batch 1, in one stage.
-
-    release: of the framework. gpus `auto` becomes one node, also in the plan's job; precision `auto` or None becomes
-    bf16; the job must have a sequence length (AssertionError). Predictions are 0.
+    """Return a plan without search and figures: all GPUs are data-parallel, at micro-batch 1, in one stage. release: of
+    the framework. gpus `auto` becomes one node, also in the plan's job; precision `auto` or None becomes bf16; the job
+    must have a sequence length (AssertionError). Predictions are 0.
     """
     gpus = cluster.gpus_per_node if job.gpus == "auto" else job.gpus
     assert job.seq_length is not None, "the job has no defaults yet"
@@ -343,9 +338,8 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of the canonical JSON of plain data, as hexadecimal.
-
-    Whole floats count as integers (1.0 as 1), so that reformatting the JSON keeps the digest.
+    """Return the SHA-256 of the canonical JSON of plain data, as hexadecimal. Whole floats count as integers (1.0 as
+    1), so that reformatting the JSON keeps the digest.
     """
     text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -361,7 +355,6 @@ def _whole(value: Any) -> Any:
 
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
     """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks.
-
     The value of `search` is without its seconds.
     """
     inputs = data.get("inputs")

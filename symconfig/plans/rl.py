@@ -23,7 +23,6 @@ _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 def surprised(holds: Mapping[str, float], ratio: float | None) -> float:
     """Return the bytes of a phase if its predicted parts take `ratio` times what is predicted; None stands for 1.
-
     holds: bytes by part; parts whose size is set, such as an engine's memory, are not multiplied.
     """
     return sum(size * (1.0 if name in _STATED or ratio is None else ratio) for name, size in holds.items())
@@ -102,9 +101,8 @@ class PlannedRl(PlannedStep):
 
     @property
     def read_per_gpu(self) -> int:
-        """Return the tokens per GPU of a micro-batch whose log-probabilities are computed.
-
-        Those of the first phase of that name; `tokens_per_gpu` if there is none or it has 0.
+        """Return the tokens per GPU of a micro-batch whose log-probabilities are computed. Those of the first phase of
+        that name; `tokens_per_gpu` if there is none or it has 0.
         """
         return next((each.tokens for each in self.phases if each.name == READING), 0) or self.tokens_per_gpu
 

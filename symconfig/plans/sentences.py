@@ -19,10 +19,9 @@ _MOST_RUNS = 4  # of equal layers, that a chunk is written with
 
 
 def stage_rows(stages: Sequence[Stage], size: Callable[[float], str]) -> list[tuple[str, str, str, str]]:
-    """Return (stages' numbers, layers, recompute, peak memory) in words for each run of equal stages.
-
-    Such as `("2 to 15", "4 dense", "none", "61.2 to 63.0")`, with the least and the most peak of the run; one number
-    where both are equal. Stages are equal if their layers and recompute are. size: writes bytes.
+    """Return (stages' numbers, layers, recompute, peak memory) in words for each run of equal stages. Such as `("2 to
+    15", "4 dense", "none", "61.2 to 63.0")`, with the least and the most peak of the run; one number where both are
+    equal. Stages are equal if their layers and recompute are. size: writes bytes.
     """
     rows = []
     for (layers, recompute), same in groupby(
@@ -43,9 +42,8 @@ def stage_layers(stage: Stage) -> str:
 
 
 def chunk_layers(chunk: Sequence[str]) -> str:
-    """Return a chunk's layers in words and in order: `embedding + 20 dense`, or `no layers` if it is empty.
-
-    Kinds that alternate are a repeated period: `4 x (1 moe + 1 dense)`. Embedding and head are taken off the ends.
+    """Return a chunk's layers in words and in order: `embedding + 20 dense`, or `no layers` if it is empty. Kinds that
+    alternate are a repeated period: `4 x (1 moe + 1 dense)`. Embedding and head are taken off the ends.
     """
     first = [kind for kind in chunk[:1] if kind in _ENDS]
     last = [kind for kind in chunk[len(first) :][-1:] if kind in _ENDS]
@@ -55,7 +53,6 @@ def chunk_layers(chunk: Sequence[str]) -> str:
 
 def _runs(kinds: Sequence[str]) -> list[str]:
     """Return runs of equal kinds in words, such as `4 dense`; more than _MOST_RUNS as the shortest period and its rest.
-
     Without a period that comes twice, a single text with the total of each kind, `in turns`.
     """
     runs = [f"{len(list(same))} {kind}" for kind, same in groupby(kinds)]
@@ -70,7 +67,6 @@ def _runs(kinds: Sequence[str]) -> list[str]:
 
 def searched(plan: Plan) -> tuple[str, ...]:
     """Return sentences on the search: how many candidates were compared and fit, the plan's rank, and what is left out.
-
     The number of simulated ones only if any were. The rank is that no candidate scores better, with how much faster the
     fastest one is if by more than NOTHING; of a plan with steps of rl or tuning, only that a better one may exist.
     """
@@ -92,7 +88,6 @@ def searched(plan: Plan) -> tuple[str, ...]:
 
 def one_length(job: Job, seq_length: int) -> bool:
     """Return whether a job's task has sequences of one length and all documents packed in it have seq_length tokens.
-
     Such tasks are pretrain (or None), sft and lora; without packing, only the task counts.
     """
     alike = job.packing is None or set(job.packing.lengths) == {seq_length}
@@ -101,7 +96,6 @@ def one_length(job: Job, seq_length: int) -> bool:
 
 def left_out(plan: Plan) -> Iterator[str]:
     """Yield a sentence on user buffers and CUDA graphs, which the search leaves out for sequences of several lengths.
-
     Only for Megatron-LM, and only for those that no pin sets.
     """
     job, names = plan.job, {"user_buffers": "user buffers", "cuda_graphs": "CUDA graphs"}
@@ -113,11 +107,9 @@ def left_out(plan: Plan) -> Iterator[str]:
 
 
 def caveats(plan: Plan) -> Iterator[str]:
-    """Yield sentences of warning about the best plan.
-
-    In order: its experimental options (`opened`); gradients that are accumulated in fp32 but reduced between several
-    data-parallel ranks in the weights' type, as DeepSpeed (engine.py, communication_data_type) and Accelerate's FSDP
-    do; sequences longer than the model takes (`beyond`).
+    """Yield sentences of warning about the best plan. In order: its experimental options (`opened`); gradients that are
+    accumulated in fp32 but reduced between several data-parallel ranks in the weights' type, as DeepSpeed (engine.py,
+    communication_data_type) and Accelerate's FSDP do; sequences longer than the model takes (`beyond`).
     """
     yield from opened(plan)
     c, json = plan.best.configuration, '"communication_data_type": "fp32" in the JSON changes that for twice the bytes'
@@ -139,9 +131,8 @@ def opened(plan: Plan) -> Iterator[str]:
 
 
 def beyond(plan: Plan) -> Iterator[str]:
-    """Yield a sentence if the job's sequences are longer than the model's max_position_embeddings.
-
-    For a model with rope it advises a larger rope_theta or a rope_scaling.
+    """Yield a sentence if the job's sequences are longer than the model's max_position_embeddings. For a model with
+    rope it advises a larger rope_theta or a rope_scaling.
     """
     model, longest = plan.model, plan.job.beyond(plan.model)
     if not longest:
@@ -155,10 +146,9 @@ def beyond(plan: Plan) -> Iterator[str]:
 
 
 def batch_nearby(plan: Plan) -> str | None:
-    """Return a sentence that suggests a --global-batch-size that at least twice as many replicas could share.
-
-    It is within MOST_CHANGE of the plan's; the one with the most replicas, then the nearest, then the larger. None if
-    there is none, for reinforcement learning, and if dp is below half of the most replicas that its batch allows.
+    """Return a sentence that suggests a --global-batch-size that at least twice as many replicas could share. It is
+    within MOST_CHANGE of the plan's; the one with the most replicas, then the nearest, then the larger. None if there
+    is none, for reinforcement learning, and if dp is below half of the most replicas that its batch allows.
     """
     gpus, batch = plan.best.configuration.world_size, plan.best.configuration.global_batch
     most = math.gcd(gpus, batch)

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.write import config_json
 from symconfig.errors import Problem
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import TORCH_RELEASE
@@ -23,26 +23,32 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
-from symconfig.render.shared import STEPS_COUNTING, of_fsdp, refused
-from symconfig.render.summary import nodes
+from symconfig.render.shared import STEPS_COUNTING, nodes, of_fsdp, refused
 from symconfig.render.target import Target
 
 RELEASE = "1.15.0"
 _SCRIPT = "the training script decides it"
 NAMED = f"Accelerate {RELEASE}"
-CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
+CONFIG, DEEPSPEED, JSON_AUTO = "accelerate_config.yaml", "ds_config.json", "ds_config_hf.json"
 TRANSFORMERS = "5.23.0"
-ARGUMENTS, JSON_AUTO = "training_args.json", "ds_config_hf.json"
 _READS = "the training script reads the data"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables for a script with Accelerate: release names, config (Accelerate's file as a
-    dict), environment, notes, and `script`, rows of what the user's loop must do.
+    """Return the templates' variables for a script with Accelerate: release names, config (Accelerate's file for
+    DeepSpeed as a dict, with cp > 1 also its parallelism_config for Ulysses), environment, notes, and `script`, rows of
+    what the user's loop must do. In config ds_config.json is referred to by name; launch.sh supplies rank, address and
+    paths.
     """
+    parallel = trainer.parallelism(plan)
+    stage = {"deepspeed_multinode_launcher": "standard", "zero3_init_flag": plan.best.configuration.zero_stage == 3}
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
-        "config": config(plan),
+        "config": {
+            **_world(plan, "DEEPSPEED"),
+            "deepspeed_config": {"deepspeed_config_file": DEEPSPEED, **stage},
+            **({"parallelism_config": parallel} if parallel else {}),
+        },
         "variables": deepspeed.environment_variables(plan, deepspeed.BY_DEEPSPEED),
         "notes": deepspeed.notes(plan),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
@@ -57,22 +63,6 @@ def texts(plan: Plan) -> Iterator[File]:
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
     yield from trainer.adapter_files(plan)
-
-
-def config(plan: Plan) -> dict[str, Any]:
-    """Return Accelerate's configuration file for DeepSpeed as a dict; with cp > 1 also its parallelism_config for
-    Ulysses. ds_config.json is referred to by name; machine_rank is 0, and launch.sh supplies rank, address and paths.
-    """
-    parallel = trainer.parallelism(plan)
-    return {
-        **_world(plan, "DEEPSPEED"),
-        "deepspeed_config": {
-            "deepspeed_config_file": DEEPSPEED,
-            "deepspeed_multinode_launcher": "standard",
-            "zero3_init_flag": plan.best.configuration.zero_stage == 3,
-        },
-        **({"parallelism_config": parallel} if parallel else {}),
-    }
 
 
 def of_shards(plan: Plan) -> Iterator[Problem]:
@@ -180,11 +170,17 @@ BUCKETS = (
 
 def _of_trainer(plan: Plan) -> dict[str, object]:
     """Return the templates' variables for a script with a Trainer: framework, arguments (--name=value), environment,
-    notes, script rows; `sharded`: the plan is for FSDP, not DeepSpeed. With FSDP, `predicted_for` is "" and the note on
-    DeepSpeed's reduce buckets is left out.
+    notes, script rows (the first one is the checkpoint that Trainer.train must get, if the job resumes); `sharded`: the
+    plan is for FSDP, not DeepSpeed. With FSDP, `predicted_for` is "" and the note on DeepSpeed's reduce buckets is left
+    out.
     """
-    sharded = of_fsdp(plan)
+    sharded, last = of_fsdp(plan), "trainer_utils.get_last_checkpoint(output_dir)"
     own = deepspeed.environment_variables(plan, deepspeed.BY_TRAINER)
+    resumes = "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)" if plan.training.load else ""
+    if plan.training.loads_its_own:
+        resumes = (
+            f"trainer.train(resume_from_checkpoint={last}), which needs the folder, and is None where it has none yet"
+        )
     return {
         "framework": f"Transformers {TRANSFORMERS} and " + (NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "sharded": sharded,
@@ -192,25 +188,32 @@ def _of_trainer(plan: Plan) -> dict[str, object]:
         "deepspeed_config": JSON_AUTO,
         "variables": (*own, *trainer.ulysses_variables(plan)),
         "notes": (*deepspeed.notes(plan), *(() if sharded else (BUCKETS,))),
-        "script": (*_resuming(plan), *trainer.script_rows(plan)),
+        "script": (*([("checkpoint", resumes)] if resumes else []), *trainer.script_rows(plan)),
         **({"predicted_for": ""} if sharded else {}),
     }
+
+
+def sharding_file(plan: Plan, recomputes: bool = True) -> File:
+    """Return Accelerate's file for FSDP 2 (`shards`), or ds_config_hf.json for DeepSpeed. Raises InfeasibleError for
+    what DeepSpeed cannot run.
+    """
+    if of_fsdp(plan):
+        return File(CONFIG, as_yaml(shards(plan, recomputes)) + "\n")
+    return trainer.json_file(JSON_AUTO, deepspeed.config_auto(plan))
 
 
 def _trainer_files(plan: Plan) -> Iterator[File]:
     """Yield training_args.json, Accelerate's file (FSDP) or ds_config_hf.json (DeepSpeed), the model's config.json, and
     the adapter's files, if any.
     """
-    yield trainer.json_file(ARGUMENTS, _trainer_arguments(plan))
-    if of_fsdp(plan):
-        yield File(CONFIG, as_yaml(shards(plan)) + "\n")
-    else:
-        yield trainer.json_file(JSON_AUTO, deepspeed.config_auto(plan))
+    yield trainer.json_file("training_args.json", trainer_arguments(plan))
+    yield sharding_file(plan)
     yield trainer.json_file("model/config.json", config_json(plan.model))
     yield from trainer.adapter_files(plan)
 
 
-def _trainer_arguments(plan: Plan) -> dict[str, Any]:
+def trainer_arguments(plan: Plan) -> dict[str, Any]:
+    """Return TrainingArguments as JSON data, with the DeepSpeed JSON's name unless the plan is for FSDP."""
     return trainer.arguments(plan, None if of_fsdp(plan) else JSON_AUTO)
 
 
@@ -227,23 +230,9 @@ def _trainer_problems(plan: Plan) -> Iterator[Problem]:
     yield from trainer.load_problems(plan)
 
 
-def _resuming(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the row of what the script must pass to Trainer.train: get_last_checkpoint(output_dir) for the run's own
-    checkpoints, else the job's `load`; nothing if the job has neither.
-    """
-    if plan.training.loads_its_own:
-        last = "trainer_utils.get_last_checkpoint(output_dir)"
-        what = (
-            f"trainer.train(resume_from_checkpoint={last}), which needs the folder, and is None where it has none yet"
-        )
-        yield "checkpoint", what
-    elif plan.training.load:
-        yield "checkpoint", "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)"
-
-
 def words(plan: Plan) -> tuple[str, ...]:
     """Return the arguments as --name=value words without `deepspeed`, whose path launch.sh adds."""
-    return tuple(f"--{name}={_word(value)}" for name, value in _trainer_arguments(plan).items() if name != "deepspeed")
+    return tuple(f"--{name}={_word(value)}" for name, value in trainer_arguments(plan).items() if name != "deepspeed")
 
 
 def _word(value: Any) -> str:

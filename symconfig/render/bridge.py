@@ -17,7 +17,7 @@ from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import BRIDGE_MEGATRON, BRIDGE_RELEASE, fuses_rotations
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, summary
+from symconfig.render import megatron, shared
 from symconfig.render.files import File, sh
 from symconfig.render.shared import MEGATRON_COUNTING, fine_tuned, hf_weights, refused
 from symconfig.render.target import Saving, Target, translated
@@ -34,13 +34,17 @@ def variables(plan: Plan) -> dict[str, object]:
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
     activation_module, activation = ACTIVATIONS[model.hidden_act]
-    targets = adapters.targets(model)
+    targets, adapter, peft = adapters.targets(model), model.adapter, dict[str, Any]()
+    if adapter is not None and targets is not None:  # of the adapter's class; such an object is no override
+        alpha = int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha
+        peft = {"target_modules": list(targets.modules), "dim": adapter.r, "alpha": alpha}
+        peft |= {"dropout": adapter.lora_dropout}
     return {
         "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}",
         "release": BRIDGE_RELEASE,
         "config": config,
         "variables": environment.variables(plan, target),
-        "wants": summary.modules_wanted(plan),
+        "wants": shared.modules_wanted(plan),
         "notes": tuple(_notes(plan, target)),
         "provider_module": module,
         "provider": name,
@@ -52,15 +56,10 @@ def variables(plan: Plan) -> dict[str, object]:
         "recipe": RECIPES[plan.best.configuration.precision],
         "fine_tuned": fine_tuned(plan),
         "adapter_class": targets.kind if targets else None,
-        "peft": _peft(plan),
+        "peft": peft,
         "pretrained": PRETRAINED,
         "weights": hf_weights(plan),
     }
-
-
-def texts(plan: Plan) -> Iterator[File]:
-    """Yield overrides.txt: the overrides on one command line."""
-    yield File("overrides.txt", " ".join(map(sh, words(plan))) + "\n")
 
 
 def words(plan: Plan) -> list[str]:
@@ -157,17 +156,6 @@ def _always(plan: Plan) -> dict[str, Any]:
         if best.configuration.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
             fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
     return fields
-
-
-def _peft(plan: Plan) -> dict[str, Any]:
-    """Return the arguments of the adapter's class; {} without an adapter, or with one that Bridge lacks. alpha is an
-    int if it is whole. Bridge does not accept such an object as an override.
-    """
-    adapter, targets = plan.model.adapter, adapters.targets(plan.model)
-    if adapter is None or targets is None:
-        return {}
-    alpha = int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha
-    return {"target_modules": list(targets.modules), "dim": adapter.r, "alpha": alpha, "dropout": adapter.lora_dropout}
 
 
 def _refused(plan: Plan) -> Iterator[Problem]:
@@ -374,7 +362,7 @@ TARGETS = (
         does="Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too",
         variables=variables,
         words=words,
-        texts=texts,
+        texts=lambda plan: (File("overrides.txt", " ".join(map(sh, words(plan))) + "\n"),),
         assumes={"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]},
         counts=MEGATRON_COUNTING,
         resume_command=translated(

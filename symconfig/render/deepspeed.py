@@ -11,10 +11,10 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from symconfig.descriptor.architectures.keys import plain_attention
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.architectures.keys import recorded
+from symconfig.descriptor.write import config_json
 from symconfig.errors import Problem
-from symconfig.format import json_text
+from symconfig.format import json_text, picked
 from symconfig.formats import deepspeed as formats
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.behaviour import (
@@ -25,7 +25,7 @@ from symconfig.frameworks.deepspeed.behaviour import (
 )
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.render.files import File
 from symconfig.render.shared import RENUMBERED_COUNTING, data_problems, hf_weights, problems, refuse
 from symconfig.render.target import Saving, Target, launched
@@ -55,9 +55,9 @@ def texts(plan: Plan) -> Iterator[File]:
     yield File("ds_config.json", json_text(config(plan)))
     yield File("ds_config_hf.json", json_text(config_auto(plan)))
     yield File("model/config.json", json.dumps(config_json(plan.model), indent=2, allow_nan=False) + "\n")
-    yield File("train.py", _script("train.py"), True)
-    for name in ("sequences.py", "saving.py", "states.py"):
-        yield File(name, _script(name))
+    for name in ("train.py", "sequences.py", "saving.py", "states.py"):
+        text = (data_dir("templates") / "deepspeed" / name).read_text(encoding="utf-8")
+        yield File(name, text, executable=name == "train.py")
     yield File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan)))
 
 
@@ -67,9 +67,16 @@ def words(plan: Plan) -> list[str]:
 
 
 def config(plan: Plan) -> Json:
-    """Return ds_config.json, with numbers and without "auto". Raises InfeasibleError."""
+    """Return ds_config.json, with numbers and without "auto"; with sections "tensorboard" and "wandb" of DeepSpeed's
+    monitors if the job sets them. Raises InfeasibleError.
+    """
     refuse(plan)
-    return formats.write(plan) | deepspeed_sections(plan)
+    training, data = plan.training, formats.write(plan)
+    if (folder := training.tensorboard_dir) is not None:
+        data["tensorboard"] = {"enabled": True, "output_path": folder, "job_name": run_name(plan)}
+    if training.wandb_project is not None:
+        data["wandb"] = {"enabled": True, "project": training.wandb_project}
+    return data
 
 
 def config_auto(plan: Plan) -> Json:
@@ -90,11 +97,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, hint="--target transformers")
 
 
-def _script(name: str) -> str:
-    """Return the text of a script that is copied unchanged."""
-    return (data_dir("templates") / "deepspeed" / name).read_text(encoding="utf-8")
-
-
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences on limits of this release that affect the plan; () if there are none. They are on the first
     Qwen's weights, ZeRO-1 with fp32 gradients on the GPU, clipping under Ulysses, and packing.
@@ -113,7 +115,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
             "of each group only, so clipping is approximate"
         )
     if plan.job.packing:
-        sentences.append(summary.PACKING)
+        sentences.append(shared.PACKING)
     return tuple(sentences)
 
 
@@ -122,32 +124,27 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
     ADAPTER_ARGS. Decay steps are left out if unset, WSD's unless the style is WSD; --qlora is a bare switch. Raises as
     `target_modules` for an adapter.
     """
-    training, batch, model = plan.training, plan.best.configuration, plan.model
-    groups = {
-        "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
-        "TRAINING_ARGS": [
-            f"--seq-length={batch.seq_length}",
-            f"--train-iters={training.train_iters}",
-            f"--lr={training.lr}",
-            f"--min-lr={training.min_lr}",
-            f"--lr-decay-style={training.lr_decay_style}",
-            *([f"--lr-decay-iters={training.lr_decay_iters}"] if training.lr_decay_iters else []),
-            *([f"--lr-wsd-decay-iters={training.wsd_decay_iters}"] if training.lr_decay_style == "WSD" else []),
-            f"--lr-warmup-iters={training.lr_warmup_iters}",
-            f"--seed={training.seed}",
-            f"--log-interval={training.log_interval}",
-            f"--save-interval={training.save_interval}",
-        ],
+    training, adapter, decays = plan.training, plan.model.adapter, plan.training.lr_decay_style == "WSD"
+    names = ("train_iters", "lr", "min_lr", "lr_decay_style", "lr_decay_iters")
+    groups: dict[str, dict[str, object]] = {
+        "MODEL_ARGS": {"attn_implementation": attention(plan), "recompute_layers": recompute_layers(plan)},
+        "TRAINING_ARGS": {
+            **picked(plan.best.configuration, "seq_length"),
+            **picked(training, *names),
+            "lr_wsd_decay_iters": training.wsd_decay_iters if decays else None,
+            **picked(training, "lr_warmup_iters", "seed", "log_interval", "save_interval"),
+        },
     }
-    if model.adapter is not None:
-        groups["ADAPTER_ARGS"] = [
-            f"--lora-r={model.adapter.r}",
-            f"--lora-alpha={model.adapter.lora_alpha}",
-            f"--lora-dropout={model.adapter.lora_dropout}",
-            f"--lora-target-modules={','.join(target_modules(model))}",
-            *(["--qlora"] if model.adapter.method == "qlora" else []),
-        ]
-    return groups
+    if adapter is not None:
+        modules = {"lora_target_modules": ",".join(target_modules(plan.model))}
+        groups["ADAPTER_ARGS"] = {"lora_r": adapter.r, **picked(adapter, "lora_alpha", "lora_dropout"), **modules}
+    words = {
+        group: [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+        for group, given in groups.items()
+    }
+    if adapter is not None and adapter.method == "qlora":
+        words["ADAPTER_ARGS"].append("--qlora")
+    return words
 
 
 def attention(plan: Plan) -> str:
@@ -156,7 +153,7 @@ def attention(plan: Plan) -> str:
     """
     model = plan.model
     capped = model.attention_sinks or model.attn_logit_softcapping is not None
-    plain = plan.job.attention == "unfused" or capped or plain_attention(model.model_type)
+    plain = plan.job.attention == "unfused" or capped or bool(recorded(model.model_type, "plain_attention"))
     return "eager" if plain else "sdpa"
 
 
@@ -244,39 +241,18 @@ def set_by_job(plan: Plan, names: Collection[str]) -> Iterator[Variable]:
             yield Variable(name, str(value), f"{what}: {JOB}", literal=True)
 
 
-def deepspeed_sections(plan: Plan) -> dict[str, Any]:
-    """Return the JSON sections "tensorboard" and "wandb" of DeepSpeed's monitors, each if the job sets it; {} if
-    neither.
-    """
-    training, sections = plan.training, dict[str, Any]()
-    if training.tensorboard_dir is not None:
-        sections["tensorboard"] = {
-            "enabled": True,
-            "output_path": training.tensorboard_dir,
-            "job_name": run_name(plan),
-        }
-    if training.wandb_project is not None:
-        sections["wandb"] = {"enabled": True, "project": training.wandb_project}
-    return sections
-
-
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """Return TrainingArguments for monitors and the timeout (in seconds); {} if the job has none. report_to lists the
     monitors that are set; run_name is given with W&B only.
     """
-    training, arguments = plan.training, dict[str, Any]()
-    to = [
-        name
-        for name, wanted in (("tensorboard", training.tensorboard_dir), ("wandb", training.wandb_project))
-        if wanted is not None
-    ]
-    if to:
-        arguments["report_to"] = to
-    if training.wandb_project is not None:
-        arguments["run_name"] = run_name(plan)
-    if training.distributed_timeout_minutes is not None:
-        arguments["ddp_timeout"] = training.distributed_timeout_minutes * SECONDS
-    return arguments
+    training, minutes = plan.training, plan.training.distributed_timeout_minutes
+    monitors = {"tensorboard": training.tensorboard_dir, "wandb": training.wandb_project}
+    arguments = {
+        "report_to": [name for name, wanted in monitors.items() if wanted is not None] or None,
+        "run_name": None if training.wandb_project is None else run_name(plan),
+        "ddp_timeout": None if minutes is None else minutes * SECONDS,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 TARGETS = (

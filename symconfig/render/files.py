@@ -66,16 +66,13 @@ def sh(value: object) -> str:
         return text
     if all(map(_shown, text)):
         return "'" + text.replace("'", "'\"'\"'") + "'"
-    return "$'" + "".join(c if _shown(c) and c not in "\\'" else _bytes(c) for c in text) + "'"
+    written = (f"\\{c}" if c in "\\'" else c if _shown(c) else "".join(f"\\x{b:02x}" for b in c.encode()) for c in text)
+    return "$'" + "".join(written) + "'"
 
 
 def _shown(char: str) -> bool:
     """Return whether an editor shows this character as it is; lone surrogates count, as `write` refuses them."""
     return char.isprintable() or char in "\n\t" or lone(char)
-
-
-def _bytes(char: str) -> str:
-    return "\\" + char if char in "\\'" else "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
 def line(value: object) -> str:

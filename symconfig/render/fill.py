@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from symconfig.descriptor.document import shorten
 from symconfig.errors import InputError
 from symconfig.render.files import ENDING, File, line, sh, slug
-from symconfig.render.summary import duration, number, share
+from symconfig.render.shared import duration, number, share
 
 
 def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, object]) -> list[File]:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.render.files import File, Files, slug
 from symconfig.render.target import ENVIRONMENT, LAUNCHER_VARIABLES, Chosen, Setting, Target
 from symconfig.resources import data_dir
@@ -220,7 +220,7 @@ def _pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, o
     would be lost with their pod, InfeasibleError for more than 1 MB.
     """
     _refuse_lost_checkpoints(launcher, "the container's own folder", plan, files, chosen)
-    nodes, values = summary.nodes(plan), chosen.values
+    nodes, values = shared.nodes(plan), chosen.values
     limits = {values["resource"] or _RESOURCES[plan.cluster.gpu.vendor]: nodes.gpus}
     if values["rdma"]:
         limits[values["rdma"]] = 1
@@ -267,7 +267,7 @@ def _pytorchjob(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     restarts. (Training Operator 1.9, pkg/core/job.go, PastBackoffLimit; envvar.go sets the pods' variables.) Raises as
     `_pod`."""
     restarts = int(chosen.values["restarts"] or 0)
-    backoff = restarts * summary.nodes(plan).count + 1 if restarts else 0
+    backoff = restarts * shared.nodes(plan).count + 1 if restarts else 0
     return {**_pod("pytorchjob", plan, files, chosen), "backoff": backoff}
 
 

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.task import PLAIN, TASKS, Task
-from symconfig.descriptor.tuning import LOSSES, OF_GROUPS, LossName, Preference, Rl
+from symconfig.descriptor.tuning import OF_GROUPS, LossName, Preference, Rl
 from symconfig.errors import Problem
 from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
@@ -19,6 +18,7 @@ from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
 from symconfig.render.files import word
+from symconfig.render.shared import training_problem
 
 Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
@@ -156,27 +156,16 @@ class Compares:
             yield Problem(what, field="preference", hint=f"symconfig plan … --target {name}")
 
 
-def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | None) -> tuple[Task, ...]:
-    """Return a target's tasks: its own, then "rl" with `learns` and the tasks of the losses in `compares`, in the order
-    of TASKS. Without any of these it has PLAIN.
-    """
-    special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
-    special |= {"rl"} if learns else set()
-    added = tuple(task for task in TASKS if task in special)
-    return (*(own or (() if added else PLAIN)), *added)
-
-
 def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
     """Yield a problem if the job resumes from another checkpoint than its own last one. what: the sentence."""
     if plan.training.load is not None and not plan.training.loads_its_own:
-        yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
+        yield training_problem(plan, "load", what, need="the folder of training.save")
 
 
 def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem]:
     """Yield a problem if the job's lr_decay_style is not among `known`."""
-    if (style := plan.training.lr_decay_style) not in known:
-        what = f"{name} does not have this schedule"
-        yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
+    if plan.training.lr_decay_style not in known:
+        yield training_problem(plan, "lr_decay_style", f"{name} does not have this schedule", need=" or ".join(known))
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
@@ -305,9 +294,7 @@ def reward_model(plan: Plan) -> str | None:
     no reward model runs on the job's GPUs (none, or a server). Raises as `load_model`.
     """
     named = plan.job.rl.reward_model if plan.job.rl else None
-    if named is None or named.placement == "server":
-        return None
-    return "" if named.model is None else load_model(named.model).huggingface_id or named.model
+    return None if named is None or named.placement == "server" else _weights(named.model)
 
 
 def reward_url(plan: Plan) -> str:
@@ -329,21 +316,18 @@ def critic(plan: Plan) -> str | None:
     """Return the Hugging Face id of the critic's weights, or else the name in the job; "" if it starts as a copy of the
     actor. None without a critic. Raises as `load_model`.
     """
-    rl = section(plan)
-    if not rl.has_critic:
-        return None
-    return "" if rl.critic is None else load_model(rl.critic).huggingface_id or rl.critic
+    return _weights(section(plan).critic) if section(plan).has_critic else None
+
+
+def _weights(name: str | None) -> str:
+    """Return the Hugging Face id of a model that a job names, or else its name; "" for None. Raises as `load_model`."""
+    return "" if name is None else load_model(name).huggingface_id or name
 
 
 def preference(plan: Plan) -> Preference:
     """Return the section `preference` of a plan's job, which must have one."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
-
-
-def dtype(plan: Plan) -> str:
-    """Return torch's name of the plan's 16-bit type."""
-    return DTYPES[plan.best.configuration.precision]
 
 
 def per_example(plan: Plan) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,20 +70,15 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def digest(templates: Path | None) -> str | None:
     """Return the SHA-256 over paths, sizes and bytes of all files below the folder, sorted; None without a folder.
-    Paths with a part that begins with a dot are skipped.
+    Paths with a part that begins with a dot are skipped, and links to folders are not followed.
     """
     if templates is None:
         return None
     total = hashlib.sha256()
-    for name, path in sorted((path.relative_to(templates).as_posix(), path) for path in _files(templates)):
+    found = (Path(folder, name) for folder, _, names in os.walk(templates) for name in names)
+    for name, path in sorted((path.relative_to(templates).as_posix(), path) for path in found if path.is_file()):
         if not any(part.startswith(".") for part in name.split("/")):
             content = path.read_bytes()
             total.update(f"{name}\0{len(content)}\0".encode())
             total.update(content)
     return total.hexdigest()
-
-
-def _files(templates: Path) -> Iterator[Path]:
-    """Yield the paths of the files under the folder; links to folders are not followed."""
-    for folder, _, names in os.walk(templates):
-        yield from (path for name in names if (path := Path(folder, name)).is_file())

@@ -13,7 +13,7 @@ from symconfig.formats.megatron import EXPERTS
 from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron import environment, flags, mindspeed, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, script
+from symconfig.frameworks.megatron.hybrid import DELTA, GPT_SCRIPT, SCRIPT, hybrid
 from symconfig.frameworks.megatron.releases import (
     KEPT_INPUTS,
     KEPT_INPUTS_SINCE,
@@ -23,11 +23,11 @@ from symconfig.frameworks.megatron.releases import (
     RECOMPUTE_SINCE,
 )
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
-from symconfig.render.shared import MEGATRON_COUNTING, refused, weights_problems
+from symconfig.render.shared import MEGATRON_COUNTING, refused
 from symconfig.render.target import Saving, Target, launched
 
 NAME = "megatron"
@@ -54,12 +54,8 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     InfeasibleError for adapters, and as `groups_at`.
     """
     if plan.model.adapter is not None:
-        raise InfeasibleError(
-            "Megatron-LM has no LoRA or other adapters",
-            field="adapter",
-            got=plan.model.adapter.method,
-            hint="--target bridge or ms-swift, or --backend deepspeed",
-        )
+        what, hint = "Megatron-LM has no LoRA or other adapters", "--target bridge or ms-swift, or --backend deepspeed"
+        raise InfeasibleError(what, field="adapter", got=plan.model.adapter.method, hint=hint)
     return groups_at(plan, version(plan))
 
 
@@ -100,19 +96,13 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of the target megatron: `_variables`, with its release, environment and notes.
     Raises as `groups` and `_variables`.
     """
-    target, starts = version(plan), list(_start_notes(plan))
-    if plan.cluster.gpu.vendor == "huawei":
-        starts.insert(
-            0,
-            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
-            "--target mindspeed writes for MindSpeed-LLM",
-        )
+    target, ascend = version(plan), plan.cluster.gpu.vendor == "huawei"
     return {
         **_variables(plan, groups(plan)),
         "framework": f"Megatron-LM {target}",
         "variables": environment.variables(plan, target),
-        "wants": summary.modules_wanted(plan),
-        "notes": (*notes(plan), *starts),
+        "wants": shared.modules_wanted(plan),
+        "notes": (*notes(plan), *([_ASCEND] if ascend else []), *_start_notes(plan)),
     }
 
 
@@ -122,64 +112,61 @@ def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
     HuggingFaceTokenizer), padded vocabulary. Raises InfeasibleError for Hugging Face weights, InputError for text that
     is no argument of a program.
     """
-    if problems := list(weights_problems(plan, "Megatron-LM")):
-        raise InfeasibleError(problems)
+    if (weights := plan.job.training.hf_weights) is not None:
+        what, hint = "Megatron-LM does not start from Hugging Face weights", "--target bridge, or --backend deepspeed"
+        raise InfeasibleError(what, field="training.hf_weights", got=weights, hint=hint)
     training = plan.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
-    for name, value in (
-        ("tokenizer_model", tokenizer),
-        ("split", training.split),
-        ("tokenizer_type", training.tokenizer_type),
-    ):
+    given = {"tokenizer_model": tokenizer, "split": training.split, "tokenizer_type": training.tokenizer_type}
+    for name, value in given.items():
         if value is not None and (bad := unpassable(value)):
             raise InputError(f"cannot be passed to a program: {bad}", field=f"training.{name}", got=repr(value))
     return {
         "version": version(plan),
         "groups": done,
-        "script": script(plan.model),
+        "script": SCRIPT if hybrid(plan.model) else GPT_SCRIPT,
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
         "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.configuration.tp),
     }
 
 
-def _by_hand(plan: Plan) -> Iterator[Problem]:
-    """Yield the problems that the job's `edited` fields suppress, each with the change to Megatron-LM's code that it
-    needs. The arguments are made again without `edited`; nothing if the job has none.
+def notes(plan: Plan) -> Iterator[str]:
+    """Yield sentences on Megatron-LM to read before the first start, whatever program starts it: changes of its code
+    that the job's `edited` fields need, then on Volta or AMD GPUs, Muon, sparse attention and packing. The arguments
+    are made again without `edited` to find the changes.
     """
-    if not plan.job.edited:
-        return
-    try:
-        groups_at(replace(plan, job=plan.job.model_copy(update={"edited": ()})), version(plan))
-    except InfeasibleError as error:
-        yield from (problem for problem in error.problems if problem.edit and problem.field in plan.job.edited)
-
-
-def notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences on Megatron-LM to read before the first start, whatever program starts it: manual edits, then on
-    Volta or AMD GPUs, Muon, sparse attention and packing; () if none applies.
-    """
-    sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
+    if edited := plan.job.edited:
+        try:
+            groups_at(replace(plan, job=plan.job.model_copy(update={"edited": ()})), version(plan))
+        except InfeasibleError as error:
+            changes = (problem.edit for problem in error.problems if problem.edit and problem.field in edited)
+            yield from (f"Only with Megatron-LM changed: {change}" for change in changes)
     if plan.cluster.gpu.architecture == "volta":
-        sentences.append(
+        yield (
             "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
             "flash attention for it (its documentation of NVTE_CUDA_ARCHS)"
         )
     if plan.cluster.gpu.vendor == "amd":
-        sentences.append(
-            "On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one"
-        )
+        yield "On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one"
     if plan.job.optimizer.name == "muon":
-        sentences.append(
+        yield (
             "Muon is of the package emerging-optimizers, 0.2 or later, which must be installed where it runs "
             "(Megatron-LM, core/optimizer/emerging_optimizers.py)"
         )
     if plan.model.indexer is not None:
-        sentences.append(
+        yield (
             f"Kernels of sparse attention are of {sparse.PACKAGES}, which must be installed where it runs; the loss of "
             f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
-    return (*sentences, summary.PACKING) if plan.job.packing else tuple(sentences)
+    if plan.job.packing:
+        yield shared.PACKING
+
+
+_ASCEND = (
+    "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
+    "--target mindspeed writes for MindSpeed-LLM"
+)
 
 
 def _start_notes(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Mixer, Norm, Position
+from symconfig.descriptor.sections import Attention, Norm, Position
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import pattern
 from symconfig.formats.megatron import (
@@ -23,10 +23,10 @@ from symconfig.formats.megatron import (
     UNFUSED,
     WINDOWS,
 )
-from symconfig.frameworks.around_transformers import WITHOUT_PREDICTION
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE, NEVER
+from symconfig.frameworks.shared import WITHOUT_PREDICTION
 from symconfig.render.megatron_args import Arguments
 
 
@@ -217,12 +217,18 @@ VARIANT = "--experimental-attention-variant"
 
 def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
     """Add the options of Mamba and linear-attention layers and their sizes; nothing for a plain transformer. Refused
-    are unknown blocks (nothing is added then), releases without them, gated delta nets without SiLU or RMSNorm, and
-    Mamba settings that are fixed.
+    are unknown blocks and those beside attention (nothing is added then), releases without them, gated delta nets
+    without SiLU or RMSNorm, and Mamba layers with another convolution kernel, biases, gated norm or norm_eps than
+    MambaMixer's fixed ones.
     """
     if not model.mixers and model.mlp_layers is None:
         return
-    if not _spelled(out, model):
+    if not hybrid.known(model):
+        for mixer in model.mixers:
+            if mixer.beside_attention:
+                out.refuse("mixers", "no layer has two blocks side by side", mixer.block)
+            elif mixer.block not in hybrid.MIXERS:
+                out.refuse("mixers", "it has no such block in attention's place", mixer.block)
         return
     if hybrid.hybrid(model):
         _hybrid(out, model)
@@ -241,21 +247,15 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
             if model.norm is not Norm.RMSNORM:
                 out.refuse("norm", "a gated delta net's own norm is of the kind of all other norms", model.norm)
         elif mixer.block == hybrid.MAMBA2:
-            _mamba(out, model, mixer)
-
-
-def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
-    """Return whether Megatron-LM has all of the model's blocks; if not, refuse each block beside attention or unknown
-    to it.
-    """
-    if hybrid.known(model):
-        return True
-    for mixer in model.mixers:
-        if mixer.beside_attention:
-            out.refuse("mixers", "no layer has two blocks side by side", mixer.block)
-        elif mixer.block not in hybrid.MIXERS:
-            out.refuse("mixers", "it has no such block in attention's place", mixer.block)
-    return False
+            if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
+                why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
+                out.refuse("mixers", why, f"conv_kernel {kernel}")
+            if wrong := sorted(hybrid.MAMBA_SWITCHES ^ set(mixer.switches)):
+                why = "Mamba always has a bias of its convolution and a gated norm, and no other bias"
+                has = (f"{'' if name in mixer.switches else 'no '}{name}" for name in wrong)
+                out.refuse("mixers", why, ", ".join(has))
+            if model.norm_eps != hybrid.MAMBA_NORM_EPS:
+                out.refuse("norm_eps", f"Mamba's gated norm always has {hybrid.MAMBA_NORM_EPS:g}", model.norm_eps)
 
 
 def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
@@ -274,20 +274,6 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
     scaling = model.rope_scaling
     if model.position is Position.ROPE and scaling is not None and scaling.rope_type == "llama3":
         out.refuse("rope_scaling.rope_type", "its rope has no Llama 3 scaling there", scaling.rope_type)
-
-
-def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
-    """Refuse another convolution kernel, other biases or gated norm, or another norm_eps than
-    MambaMixer's fixed ones.
-    """
-    if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
-        why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
-        out.refuse("mixers", why, f"conv_kernel {kernel}")
-    if wrong := sorted(hybrid.MAMBA_SWITCHES ^ set(mixer.switches)):
-        why = "Mamba always has a bias of its convolution and a gated norm, and no other bias"
-        out.refuse("mixers", why, ", ".join(f"{'' if name in mixer.switches else 'no '}{name}" for name in wrong))
-    if model.norm_eps != hybrid.MAMBA_NORM_EPS:
-        out.refuse("norm_eps", f"Mamba's gated norm always has {hybrid.MAMBA_NORM_EPS:g}", model.norm_eps)
 
 
 # Of --use-mup: without --mup-base-hidden-size the width counts as the base's, so that learning rates, epsilons and

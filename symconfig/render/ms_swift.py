@@ -25,11 +25,12 @@ from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer, tuners
+from symconfig.render import deepspeed, learning, megatron, shared, trainer, tuners
+from symconfig.render.accelerate import JSON_AUTO
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.megatron_args import Group
-from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING
+from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING, training_problem
 from symconfig.render.target import Target, translated
 
 NAME = "ms-swift"
@@ -76,7 +77,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "loaded_as": loaded_as(plan),
         "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
         "variables": environment.variables(plan, version),
-        "wants": summary.modules_wanted(plan),
+        "wants": shared.modules_wanted(plan),
         "notes": tuple(_notes(plan)),
     }
 
@@ -258,7 +259,6 @@ def _notes(plan: Plan) -> Iterator[str]:
 # With DeepSpeed: ms-swift 4.6.0 (`arguments/`) around Transformers' Trainer. Pairs are in one forward; the reference is
 # a second model, sharded where ZeRO-3 shards the policy, and read between the policy's forward and its backward
 # (`rlhf_trainers/dpo_trainer.py`). Beside adapters it is the model without them.
-DEEPSPEED = "ds_config_hf.json"
 # Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo or kto.
 _TYPES: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "simpo", "cpo": "cpo", "reward": "rm"}
 COMPARES = Compares(
@@ -283,7 +283,7 @@ def _swift(plan: Plan) -> dict[str, object]:
         "sections": swift_sections(plan),
         "last_checkpoint": None,
         "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
-        "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *own),
+        "notes": (*shared.step_notes(plan), *deepspeed.notes(plan), *own),
     }
 
 
@@ -293,7 +293,7 @@ def _swift_texts(plan: Plan) -> Iterator[File]:
     """
     data = deepspeed.config_auto(plan)
     data.pop("optimizer", None)
-    yield trainer.json_file(DEEPSPEED, {**data, "zero_allow_untested_optimizer": True})
+    yield trainer.json_file(JSON_AUTO, {**data, "zero_allow_untested_optimizer": True})
 
 
 def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -301,7 +301,7 @@ def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     DeepSpeed JSON is left out, as launch.sh adds it, and beta for losses that do not use it. Raises as `target_modules`
     for an adapter.
     """
-    arguments = trainer.arguments(plan, DEEPSPEED)
+    arguments = trainer.arguments(plan, JSON_AUTO)
     del arguments["deepspeed"]
     given = {"packs": _packs(plan), "unpadded": _without_padding(plan), "template": template(plan.model, _OF_SWIFT)}
     run = tuners.run_of(plan, **given)
@@ -344,7 +344,7 @@ def _swift_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
     if plan.training.loads_its_own:
         what, need = "ms-swift goes on from one checkpoint, which is named", "FOLDER/checkpoint-STEP"
-        yield Problem(what, field="training.load", got=plan.training.load, need=need)
+        yield training_problem(plan, "load", what, need=need)
     yield from shared.data_problems(plan, "ms-swift")
 
 

@@ -15,10 +15,9 @@ from symconfig.errors import Problem
 from symconfig.formats import nemo_rl as formats
 from symconfig.formats.keys import write
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, summary
+from symconfig.render import learning, shared
 from symconfig.render.learning import Learns, Rewarding
-from symconfig.render.shared import STEPS_COUNTING
-from symconfig.render.summary import nodes
+from symconfig.render.shared import STEPS_COUNTING, nodes, training_problem
 from symconfig.render.target import Saving, Target, ignored
 
 NAME = "nemo-rl"
@@ -51,7 +50,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "sections": sections(plan),
         "arrays": {},
         "variables": (),
-        "notes": tuple(summary.step_notes(plan)),
+        "notes": tuple(shared.step_notes(plan)),
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
         "reward_model": learning.reward_model(plan),
         "added": _reward_gpus(plan),
@@ -62,11 +61,10 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what NeMo-RL's Megatron workers do not support: an entropy loss, several data sets, checkpoints of other
     runs to resume from, model types, other optimizers than Adam, and what `of_stages` refuses.
     """
-    data = plan.training.data_path
     if learning.section(plan).entropy:
         yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
-    if len(data) > 1:
-        yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=" ".join(data))
+    if len(plan.training.data_path) > 1:
+        yield training_problem(plan, "data_path", "NeMo-RL's file is for one data set")
     yield from learning.of_checkpoints(plan, "NeMo-RL goes on from its own checkpoints")
     yield from learning.of_types(plan, "NeMo-RL", MODEL_TYPES)
     yield from learning.of_adam(plan, "NeMo-RL")
@@ -78,12 +76,11 @@ def sections(plan: Plan) -> dict[str, Any]:
     parallelism) x (2 cp if cp > 1). The reward model's GPUs are added to the cluster's.
     """
     run, training, where = learning.run_of(plan), plan.training, nodes(plan)
-    best, (count, gpus) = plan.best, _reward_gpus(plan)
+    c, (count, gpus) = plan.best.configuration, _reward_gpus(plan)
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
-    p, sequence_parallel = best.configuration, best.configuration.sequence_parallel
-    multiple = run.multiple = (p.tp if sequence_parallel else 1) * (2 * p.cp if p.cp > 1 else 1)
-    room = best.configuration.micro * best.configuration.seq_length
-    read = room if run.step is None else run.step.read_per_gpu * p.cp
+    multiple = run.multiple = (c.tp if c.sequence_parallel else 1) * (2 * c.cp if c.cp > 1 else 1)
+    room = c.micro * c.seq_length
+    read = room if run.step is None else run.step.read_per_gpu * c.cp
     run.actor.room, run.rollout.room = (-(-each // multiple) * multiple for each in (room, read))
     run.actor.model = training.hf_weights or plan.model.huggingface_id or plan.model.name
     run.rewards.model = learning.reward_model(plan) or None

@@ -9,15 +9,14 @@ policy, beside adapters, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.formats import openrlhf as formats
 from symconfig.formats.keys import write
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, shared, summary, trainer
+from symconfig.render import deepspeed, learning, shared, trainer
 from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Target, ignored
@@ -55,7 +54,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "arrays": arrays,
         "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
-            *summary.step_notes(plan, _AWAY),
+            *shared.step_notes(plan, _AWAY),
             *deepspeed.notes(plan),
             *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
         ),
@@ -73,10 +72,6 @@ def words(plan: Plan) -> list[str]:
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
 
 
-def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    return {name: learning.options(values) for name, values in _sections(plan)}
-
-
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what OpenRLHF or DeepSpeed (`shared.problems`) does not support. OpenRLHF lacks other optimizers than Adam,
     models that packing excludes, some schedules and checkpoints of other runs; for RL also a reward model or critic
@@ -90,13 +85,14 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if _packs(plan):
         yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:
-        if rl.reward_model is not None and rl.reward_model.placement == "apart" and rl.placement == "colocated":
+        rewards, gpus = rl.reward_model and rl.reward_model.placement, rl.critic_gpus
+        if rl.placement == "colocated":
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
-            yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
-        if rl.critic_gpus is not None and rl.placement == "colocated":
-            what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
-            yield Problem(what, field="rl.critic_gpus", got=str(rl.critic_gpus), need=need)
-        if rl.critic_gpus is not None and rl.reward_model is not None and rl.reward_model.placement == "colocated":
+            if rewards == "apart":
+                yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
+            if gpus is not None:
+                yield Problem(what, field="rl.critic_gpus", got=str(gpus), need=need)
+        if gpus is not None and rewards == "colocated":
             what = "OpenRLHF's network of rewards is beside the actor where its critic is, too"
             yield Problem(what, field="rl.reward_model.placement", got="colocated", need="apart or server")
     yield from learning.of_schedule(plan, "OpenRLHF", formats.SCHEDULES)
@@ -108,8 +104,8 @@ def _packs(plan: Plan) -> bool:
     return plan.job.rl is not None or shared.batching(plan) == "padding_free"
 
 
-def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (array's name, {option: value}); CRITIC and ADAPTER only if the plan has one. Batches of preference
+def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
+    """Return {array: its options with values}; CRITIC and ADAPTER only if the plan has one. Batches of preference
     training are in pairs. The adapter's alpha becomes an int. Raises as `target_modules` for an adapter.
     """
     rl, best, lora = plan.job.rl, plan.best, plan.model.adapter
@@ -124,9 +120,11 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     run.roles_apart = bool(rl and (rl.critic_gpus or (step and step.reward and step.reward.gpus)))
     if lora is not None:
         run.adapter.lora_alpha, run.adapter.quantised = int(lora.lora_alpha), lora.method == "qlora"
-    for name, table in {**(formats.STEP if rl else formats.PAIRS), **formats.BOTH}.items():
-        if (name != "CRITIC" or (rl and rl.has_critic)) and (name != "ADAPTER" or lora):
-            yield name, write(table, run)
+    return {
+        name: learning.options(write(table, run))
+        for name, table in {**(formats.STEP if rl else formats.PAIRS), **formats.BOTH}.items()
+        if (name != "CRITIC" or (rl and rl.has_critic)) and (name != "ADAPTER" or lora)
+    }
 
 
 TARGETS = (

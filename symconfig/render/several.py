@@ -12,7 +12,7 @@ from symconfig.format import json_text
 from symconfig.install import VERSION
 from symconfig.plans.mixed import Host, MixedPlan
 from symconfig.plans.plan import Plan
-from symconfig.render import named, sources, summary
+from symconfig.render import named, shared, sources
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
@@ -31,7 +31,7 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
     comments of launch.sh. Raises as `sources` and `Target.files`.
     """
     plan, counts = plans[0][1], [count for count, _ in plans]
-    values = {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
+    values = {"plan": plan, "nodes": shared.nodes(plan), "counts": counts, "advice": advice}
     made = filled((data_dir("templates") / "fallback",), ("launch.sh.j2",), values)
     for launcher in launchers:
         if split(launcher)[0] == "slurm":

@@ -1,16 +1,21 @@
-"""What several targets share: refusals by a framework's constraints, the weights to start from, images, counting."""
+"""What several targets share: refusals by a framework's constraints, the weights to start from, images, counting, the
+nodes, modules that options need, and notes on a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Unpack
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError, Problem, Right
+from symconfig.format import gib, picked, several
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing, in_force
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS, facts_of
+from symconfig.frameworks.megatron import environment
 from symconfig.frameworks.programs import of_program
 from symconfig.plans.plan import Plan
 
@@ -45,17 +50,22 @@ def refuse(plan: Plan, *others: Problem) -> None:
         raise InfeasibleError(faults)
 
 
+def training_problem(plan: Plan, name: str, what: str, **right: Unpack[Right]) -> Problem:
+    """Return the problem that a program does not take the value of a field of `training`; `got` is the value, several
+    with blanks between. what: the sentence. right: `need` and `hint`.
+    """
+    value = getattr(plan.training, name)
+    got = " ".join(value) if isinstance(value, tuple) else str(value)
+    return Problem(what, field=f"training.{name}", got=got, **right)
+
+
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
     """Yield a problem if the data files have weights, which `reader` does not support; `need`: the
     files without them.
     """
     if plan.training.blended:
-        yield Problem(
-            f"{reader} takes files without weights",
-            field="training.data_path",
-            got=" ".join(plan.training.data_path),
-            need=" ".join(plan.training.data_path[1::2]),
-        )
+        files = " ".join(plan.training.data_path[1::2])
+        yield training_problem(plan, "data_path", f"{reader} takes files without weights", need=files)
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
@@ -66,7 +76,7 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
 def model_problems(plan: Plan) -> Iterator[Problem]:
     """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
     num_labels if the program adds the head."""
-    from symconfig.descriptor.config_writer import lost_fields  # plans for Megatron-LM do without it
+    from symconfig.descriptor.write import lost_fields  # plans for Megatron-LM do without it
 
     unwritten = () if plan.model.vision is not None else lost_fields(plan.model)
     adds_head = plan.job.rl is not None or (plan.job.preference is not None and plan.job.preference.means.scores)
@@ -95,17 +105,6 @@ def hf_weights(plan: Plan) -> str | None:
     if plan.job.training.hf_weights is not None or not fine_tuned(plan):
         return plan.job.training.hf_weights
     return plan.model.huggingface_id
-
-
-def weights_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Yield a problem if the job names Hugging Face weights, which `reader` does not load."""
-    if plan.job.training.hf_weights is not None:
-        yield Problem(
-            f"{reader} does not start from Hugging Face weights",
-            field="training.hf_weights",
-            got=plan.job.training.hf_weights,
-            hint="--target bridge, or --backend deepspeed",
-        )
 
 
 def outer_type(model: ModelDescriptor) -> str:
@@ -167,3 +166,90 @@ RENUMBERED_COUNTING = Counting(renumbers=True)
 # Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, and max_steps in all),
 # Accelerate's scripts, LLaMA-Factory, which is a Trainer.
 STEPS_COUNTING = Counting(schedules_steps=True)
+
+
+PACKING = (
+    "The job's packing enters the predicted time only: attention is counted within documents. The files here do "
+    "not pack; the data decides what a sequence holds"
+)
+
+
+def modules_wanted(plan: Plan) -> tuple[dict[str, str], ...]:
+    """Return {option, label, module, attribute, named, why, hint} for each Python module that used options of a
+    Megatron plan need, in the order of the options. attribute: a name that the module must have; "": any build will do.
+    named: both in words. The same module may appear for several options; needs that are no modules are left out.
+    """
+    return tuple(
+        {"option": option.name, "label": option.label, "attribute": need.attribute or ""}
+        | picked(need, "module", "named", "why", "hint")
+        for option in environment.used(plan)
+        for need in option.needs
+        if need.module is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of a run: `count` of them with `gpus` each."""
+
+    count: int
+    gpus: int
+
+
+def nodes(plan: Plan) -> Nodes:
+    """Return the fewest nodes with equally many GPUs each that make up the world size, none with more than the
+    cluster's.
+    """
+    total, most = plan.best.configuration.world_size, plan.cluster.gpus_per_node
+    count = -(-total // most)
+    while total % count:
+        count += 1
+    return Nodes(count, total // count)
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits, or without decimals from 100 on; no exponents above 0.0001."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def duration(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
+
+
+def share(part: float, whole: float = 1.0) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
+    """Yield sentences about an RL or preference step to read before the first start; nothing for other jobs. For
+    preferences only the size of a reference on the GPU, if there is one, with `moved`, how it could be taken off. For
+    RL: no KL term, the reward model, and a generation rate that is predicted.
+    """
+    if (rl := plan.job.rl) is None:
+        if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
+            yield f"The reference is on the GPU in every phase, {gib(copy)} GiB" + (f"; {moved}" if moved else "")
+        return
+    if not rl.reference:
+        yield "There is no KL term, and so no reference model"
+    yield from (sentence.removesuffix(".") for sentence in rewards(plan))
+    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+        yield (
+            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
+            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+        )
+
+
+def rewards(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on where the reward model runs; nothing without one. Without a planned one it is the URL's
+    server.
+    """
+    named, own = plan.job.rl.reward_model if plan.job.rl else None, plan.rl[0].reward if plan.rl else None
+    if named is None:
+        return
+    if own is None:
+        yield f"Rewards come from {named.url}, for which nothing is counted."
+        return
+    name = "a network of the actor's size" if named.model is None else named.model.removesuffix(".yaml")
+    where = f"{several(own.gpus, 'GPU')} of its own" if own.gpus else "the GPUs that train"
+    engines = f"engines on {several(own.tp, 'GPU')} each, with {own.memory_share:g} of the memory"
+    yield f"Rewards: {name} on {where}, by {engines if own.tp else 'workers'}."

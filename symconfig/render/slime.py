@@ -16,9 +16,8 @@ from symconfig.formats import slime as formats
 from symconfig.formats.keys import Keys, write
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, megatron, summary
+from symconfig.render import learning, megatron, shared
 from symconfig.render.learning import Learns, Rewarding
-from symconfig.render.megatron_args import Group
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Saving, Target
 
@@ -65,7 +64,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "program": "train.py" if learning.section(plan).placement == "colocated" else "train_async.py",
         "variables": exported,
         "passed": tuple(each.name for each in exported),
-        "notes": tuple(summary.step_notes(plan)),
+        "notes": tuple(shared.step_notes(plan)),
         "reward_url": learning.reward_url(plan),
         "prompt_data": " ".join(training.data_path),
         "tensorboard_dir": training.tensorboard_dir or "",
@@ -75,10 +74,6 @@ def variables(plan: Plan) -> dict[str, object]:
 def words(plan: Plan) -> list[str]:
     """Return all arguments as words."""
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
-
-
-def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    return {name: list(lines) for name, lines in _sections(plan) if lines}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -92,36 +87,38 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     )
 
 
-def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield (array of slime's scripts, its options), empty ones included.
+def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
+    """Return {array of slime's scripts: its options}, without empty ones.
 
-    Megatron-LM's groups without `_OWN_LOOP` (batch, data, checkpoints) are in MODEL_ARGS (model, MoE), OPTIMIZER_ARGS
+    Megatron-LM's groups without `_OWN_LOOP` (batch, data, checkpoints), and without --lr-decay-iters if the job states
+    none, are in MODEL_ARGS (model, MoE), OPTIMIZER_ARGS
     (training, precision) and PERF_ARGS (all others); --enable-mtp-training is added with MTP layers. Raises as
     `megatron.groups`.
     """
     run = learning.run_of(plan)
     run.rewards.url = learning.reward_url(plan) or None
-    groups = {group.name: _kept(group, plan) for group in megatron.groups(plan)}
+    dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
+    groups = {
+        group.name: [option for option in group.options if option[0].partition("=")[0] not in dropped]
+        for group in megatron.groups(plan)
+    }
     # Without the switch heads that predict further tokens are loaded and not trained.
     heads = [("--enable-mtp-training",)] if plan.model.num_nextn_predict_layers else []
-    yield "MODEL_ARGS", [*groups.pop("MODEL_ARGS"), *groups.pop("MOE_ARGS", []), *heads]
-    yield "ROLLOUT_ARGS", _options(formats.ROLLOUT, run)
-    yield "ALGORITHM_ARGS", _options(formats.ALGORITHM, run)
-    yield "OPTIMIZER_ARGS", [*groups.pop("TRAINING_ARGS"), *groups.pop("PRECISION_ARGS")]
-    yield "PERF_ARGS", [*(line for lines in groups.values() for line in lines), *_options(formats.BATCH, run)]
-    for name, table in (("SGLANG", formats.SGLANG), ("CKPT", formats.CHECKPOINTS), ("LOGGING", formats.LOGGING)):
-        yield f"{name}_ARGS", _options(table, run)
+    arrays = {
+        "MODEL_ARGS": [*groups.pop("MODEL_ARGS"), *groups.pop("MOE_ARGS", []), *heads],
+        "ROLLOUT_ARGS": _options(formats.ROLLOUT, run),
+        "ALGORITHM_ARGS": _options(formats.ALGORITHM, run),
+        "OPTIMIZER_ARGS": [*groups.pop("TRAINING_ARGS"), *groups.pop("PRECISION_ARGS")],
+        "PERF_ARGS": [*(line for lines in groups.values() for line in lines), *_options(formats.BATCH, run)],
+        "SGLANG_ARGS": _options(formats.SGLANG, run),
+        "CKPT_ARGS": _options(formats.CHECKPOINTS, run),
+        "LOGGING_ARGS": _options(formats.LOGGING, run),
+    }
+    return {name: lines for name, lines in arrays.items() if lines}
 
 
 def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
     return learning.options({name.replace("_", "-"): value for name, value in write(table, run).items()})
-
-
-def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
-    """Return a group's options of Megatron-LM without `_OWN_LOOP`'s (batch, data, checkpoints), and --lr-decay-iters if
-    the job states none."""
-    dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
-    return [option for option in group.options if option[0].partition("=")[0] not in dropped]
 
 
 TARGETS = (

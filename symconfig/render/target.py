@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 
 from symconfig.descriptor import learning_rate
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.task import PREFERRING, Task
+from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.tuning import LOSSES
 from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, summary
+from symconfig.render import shared
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.shared import MEGATRON_COUNTING, Counting, program_problems
@@ -168,11 +169,14 @@ class Target:
 
     def placed(self, folder: Path) -> Target:
         """Return a copy with `folder`/name as its template folder, the shared template folders, and with all of its
-        tasks. A launcher (one with `start`) has no tasks.
+        tasks: its own, then "rl" with `learns` and those of the losses in `compares`, in the order of TASKS; PLAIN
+        without any of these. A launcher (one with `start`) has no tasks.
         """
-        tasks = () if self.start else learning.tasks(self.tasks, self.learns, self.compares)  # a launcher has none
-        shared = (data_dir("templates") / "shared", data_dir("templates"))
-        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=shared)
+        special = {LOSSES[loss].task for loss in self.compares.losses} if self.compares else set()
+        added = tuple(task for task in TASKS if task in special or (task == "rl" and self.learns))
+        tasks = () if self.start else (*(self.tasks or (() if added else PLAIN)), *added)
+        general = (data_dir("templates") / "shared", data_dir("templates"))
+        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=general)
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
         """Return a copy of the launcher with these settings, defaults included; its templates get `settings` and
@@ -307,16 +311,22 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
 def common(plan: Plan, starts: Sequence[str] = (), source: Target | None = None) -> dict[str, object]:
     """Return the variables that every template gets, before its target's own. starts: how launchers are started.
 
-    source: the target that the templates belong to; None: no remarks and no saving, and `predicted_for` always says
-    that the times are another framework's.
+    source: the target that the templates belong to; None: no remarks and no saving. `predicted_for` says that the times
+    are another framework's: of a plan that was not made for the target's own, and always without a target.
     """
+    backend, other = source.assumes.get("backend", "") if source else "", ""
+    if plan.best.target.backend != backend:
+        other = (
+            "The plan was made for the other framework, and these times and bytes are what that one would take: "
+            f"`symconfig plan --backend {backend}` predicts them for this one."
+        )
     return {
         "plan": plan,
         "best": plan.best,
         "model": plan.model,
         "cluster": plan.cluster,
         "training": plan.training,
-        "nodes": summary.nodes(plan),
+        "nodes": shared.nodes(plan),
         "wants": (),
         "starts": tuple(starts),
         "passed_on": (
@@ -324,5 +334,5 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Target | None = None)
             *(source.remarks(plan) if source else ()),
         ),
         "saving": source.saving if source else None,
-        "predicted_for": summary.predicted_for(plan, source.assumes.get("backend", "") if source else ""),
+        "predicted_for": other,
     }

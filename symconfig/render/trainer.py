@@ -21,7 +21,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning
 from symconfig.render.deepspeed import attention
 from symconfig.render.files import File
-from symconfig.render.shared import hf_weights
+from symconfig.render.shared import hf_weights, training_problem
 
 Json = dict[str, Any]
 
@@ -51,36 +51,23 @@ def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Proble
     """
     training = plan.training
     if training.lr_decay_style == "linear" and not (unwrapped or own_optimizer(plan)):
-        yield Problem(
-            "Trainer's linear decay asks the optimizer for its rate, which is lost where DeepSpeed wraps Trainer's own",
-            field="training.lr_decay_style",
-            got="linear",
-            need="cosine, or an optimizer of the DeepSpeed JSON",
+        what = (
+            "Trainer's linear decay asks the optimizer for its rate, which is lost where DeepSpeed wraps Trainer's own"
         )
+        need = "cosine, or an optimizer of the DeepSpeed JSON"
+        yield training_problem(plan, "lr_decay_style", what, need=need)
     decays = training.lr_decay_style != "constant"
     if decays and training.lr_decay_iters not in (None, training.train_iters):
-        yield Problem(
-            "Trainer's schedules decay until the last step",
-            field="training.lr_decay_iters",
-            got=str(training.lr_decay_iters),
-            need=str(training.train_iters),
-        )
+        what = "Trainer's schedules decay until the last step"
+        yield training_problem(plan, "lr_decay_iters", what, need=str(training.train_iters))
     if training.lr_decay_style == "inverse-square-root":
         end = training.lr * (max(training.lr_warmup_iters, 1) / training.train_iters) ** 0.5
         if end < training.min_lr:
-            yield Problem(
-                "Trainer's inverse square root has no lower bound, and this run would reach it",
-                field="training.min_lr",
-                got=str(training.min_lr),
-                need=f"at most {end:.3g}",
-            )
+            what = "Trainer's inverse square root has no lower bound, and this run would reach it"
+            yield training_problem(plan, "min_lr", what, need=f"at most {end:.3g}")
         if not training.lr_warmup_iters:
-            yield Problem(
-                "Trainer's inverse square root takes its scale from the warm-up",
-                field="training.lr_warmup_iters",
-                got="0",
-                need="1 or more",
-            )
+            what = "Trainer's inverse square root takes its scale from the warm-up"
+            yield training_problem(plan, "lr_warmup_iters", what, need="1 or more")
 
 
 def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
@@ -117,12 +104,8 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
     """
     training = plan.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
-        yield Problem(
-            "Trainer goes on from one checkpoint, or from the last that the run itself saved",
-            field="training.load",
-            got=training.load,
-            need="FOLDER/checkpoint-STEP, or what training.save says",
-        )
+        what = "Trainer goes on from one checkpoint, or from the last that the run itself saved"
+        yield training_problem(plan, "load", what, need="FOLDER/checkpoint-STEP, or what training.save says")
 
 
 def arguments(plan: Plan, config: str | None) -> Json:
@@ -130,16 +113,21 @@ def arguments(plan: Plan, config: str | None) -> Json:
 
     config: the path of the DeepSpeed JSON whose "auto" values they fill in; None: none is named, and Accelerate's file
     configures sharding and recompute. Batch sizes are in examples per device, and a preference pair is one.
-    resume_from_checkpoint only for a `load` that is not the run's own last checkpoint.
+    `optim` is left out if the DeepSpeed JSON has the optimizer; SGD's momentum is in optim_args. Evaluation only if
+    eval_iters is not 0, with training's batch size; resume_from_checkpoint only for a `load` that is not the run's own
+    last checkpoint.
     """
-    training, batch, options = plan.training, plan.best.configuration, plan.best.configuration
+    training, options, optimizer = plan.training, plan.best.configuration, plan.job.optimizer
+    micro, nth = options.micro // learning.per_example(plan), every_nth(plan) if config is None else None
+    made = config is None or not own_optimizer(plan)
     return {
         "output_dir": output_dir(plan),
         **({} if config is None else {"deepspeed": config}),
-        "per_device_train_batch_size": batch.micro // learning.per_example(plan),
-        "gradient_accumulation_steps": batch.num_microbatches,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": options.num_microbatches,
         "max_steps": training.train_iters,
-        **_optimizer(plan, config),
+        **({"optim": _OPTIMIZERS["adam" if config is None else optimizer.name]} if made else {}),
+        **({"optim_args": f"momentum={optimizer.speed}"} if config is not None and optimizer.name == "sgd" else {}),
         "learning_rate": training.lr,
         **schedule(plan),
         "adam_beta1": training.adam_beta1,
@@ -148,45 +136,21 @@ def arguments(plan: Plan, config: str | None) -> Json:
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip_grad,
         options.precision: True,
-        **_recomputed(plan, config),
+        **(
+            {"gradient_checkpointing": config is not None and options.recompute != "none"}
+            if nth is None
+            else {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": nth}}
+        ),
         "seed": training.seed,
         "logging_steps": training.log_interval,
         "save_steps": training.save_interval,
         **deepspeed.trainer_arguments(plan),
-        **_evaluated(plan),
+        **(
+            {"eval_strategy": "steps", "eval_steps": training.eval_interval, "per_device_eval_batch_size": micro}
+            if training.eval_iters
+            else {}
+        ),
         **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
-    }
-
-
-def _optimizer(plan: Plan, config: str | None) -> Json:
-    """Return the Trainer's `optim`: fused AdamW without `config` (FSDP), {} if the DeepSpeed JSON has the optimizer,
-    else the job's, for SGD with its momentum in optim_args.
-    """
-    optimizer = plan.job.optimizer
-    if config is None:
-        return {"optim": _OPTIMIZERS["adam"]}
-    if own_optimizer(plan):
-        return {}
-    fields = {"optim": _OPTIMIZERS[optimizer.name]}
-    return {**fields, "optim_args": f"momentum={optimizer.speed}"} if optimizer.name == "sgd" else fields
-
-
-def _recomputed(plan: Plan, config: str | None) -> Json:
-    if config is None and (n := every_nth(plan)) is not None:
-        return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
-    return {"gradient_checkpointing": config is not None and plan.best.configuration.recompute != "none"}
-
-
-def _evaluated(plan: Plan) -> Json:
-    """Return eval_strategy, eval_steps and the evaluation's batch size per device, which is training's; {} if
-    eval_iters is 0.
-    """
-    if not plan.training.eval_iters:
-        return {}
-    return {
-        "eval_strategy": "steps",
-        "eval_steps": plan.training.eval_interval,
-        "per_device_eval_batch_size": plan.best.configuration.micro // learning.per_example(plan),
     }
 
 
@@ -200,26 +164,20 @@ def schedule(plan: Plan) -> Json:
     Only the warm-up before WSD differs: the Trainer's starts at the smallest rate, others at 0. Other styles than
     constant, inverse-square-root, cosine and linear are taken for WSD.
     """
-    training = plan.training
-    floor, style = training.min_lr, training.lr_decay_style
-    fields: Json = {"warmup_steps": training.lr_warmup_iters}
-    if style == "constant":
-        return {**fields, "lr_scheduler_type": "constant_with_warmup"}
-    if style == "inverse-square-root":
-        return {**fields, "lr_scheduler_type": "inverse_sqrt"}
-    if style == "cosine":
-        rate = {"min_lr_rate": floor / training.lr}  # min_lr would ask an optimizer that DeepSpeed wraps for its rate
-        return {**fields, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": rate}
-    if style == "linear":
-        return {**fields, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
+    training, share = plan.training, plan.training.min_lr / plan.training.lr
+    decay: Json = {"num_decay_steps": training.wsd_decay_iters, "decay_type": "linear", "min_lr_ratio": share}
+    known: dict[str, tuple[str, Json]] = {
+        "constant": ("constant_with_warmup", {}),
+        "inverse-square-root": ("inverse_sqrt", {}),
+        # min_lr would ask an optimizer that DeepSpeed wraps for its rate
+        "cosine": ("cosine_with_min_lr", {"min_lr_rate": share}),
+        "linear": ("polynomial", {"lr_end": training.min_lr, "power": 1.0}),
+    }
+    kind, given = known.get(training.lr_decay_style, ("warmup_stable_decay", decay))
     return {
-        **fields,
-        "lr_scheduler_type": "warmup_stable_decay",
-        "lr_scheduler_kwargs": {
-            "num_decay_steps": training.wsd_decay_iters,
-            "decay_type": "linear",
-            "min_lr_ratio": floor / training.lr,
-        },
+        "warmup_steps": training.lr_warmup_iters,
+        "lr_scheduler_type": kind,
+        **({"lr_scheduler_kwargs": given} if given else {}),
     }
 
 
@@ -277,7 +235,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         },
     )
     if lora.method == "qlora":
-        dtype = learning.dtype(plan)
+        dtype = learning.DTYPES[plan.best.configuration.precision]
         yield json_file(
             "quantization_config.json",
             {

@@ -18,9 +18,9 @@ from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, summary, trainer, tuners
+from symconfig.render import accelerate, deepspeed, learning, shared, trainer, tuners
 from symconfig.render.learning import Compares, Learns, Rewarding
-from symconfig.render.shared import STEPS_COUNTING, of_fsdp
+from symconfig.render.shared import STEPS_COUNTING, of_fsdp, training_problem
 from symconfig.render.target import Target, ignored
 
 NAME = "trl"
@@ -58,13 +58,17 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables; `script` is grpo for RL, else the task's name. Raises as `load_model` for the
     critic or reward model.
     """
+    rl, notes = plan.job.rl, tuple(trainer.padded(plan, "max_length"))
+    if rl is not None:
+        cut = f"take those of more than {rl.prompt_length.max} tokens out of the data"
+        notes = (f"TRL cuts no prompts: {cut}, for vLLM has room for {rl.longest} in all",)
     return {
         **tuners.common(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
-        "notes": (*summary.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *_notes(plan)),
+        "notes": (*shared.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *notes),
         "reward_model": learning.reward_model(plan),
     }
 
@@ -78,7 +82,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "model": write(TRL_MODEL, run),
         "data": {"dataset_name": data[0]} if data else {},
         **({"preference": _pairs(plan)} if run.rl is None else {name: write(of, run) for name, of in TRL_STEP.items()}),
-        "train": tuners.trainer_arguments(plan),
+        "train": accelerate.trainer_arguments(plan),
     }
 
 
@@ -108,25 +112,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     several data sets.
     """
     yield from tuners.common_problems(plan, "TRL")
-    rl, pairs, data = plan.job.rl, plan.job.preference, plan.training.data_path
+    rl, pairs = plan.job.rl, plan.job.preference
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
     if of_fsdp(plan) and reference and plan.model.adapter is None:
         what = "TRL has the whole reference as one group of FSDP 2, all of whose weights are gathered at once"
         yield Problem(what, field="reference", hint="--backend deepspeed, or adapters")
-    if len(data) > 1:
-        yield Problem("TRL's script takes one data set", field="training.data_path", got=" ".join(data))
-
-
-def _notes(plan: Plan) -> Iterator[str]:
-    """Yield the note that TRL cuts no prompts (RL), else the one on padding if the job states no lengths."""
-    rl = plan.job.rl
-    if rl is not None:
-        yield (
-            f"TRL cuts no prompts: take those of more than {rl.prompt_length.max} tokens out of the data, for vLLM has "
-            f"room for {rl.longest} in all"
-        )
-    else:
-        yield from trainer.padded(plan, "max_length")
+    if len(plan.training.data_path) > 1:
+        yield training_problem(plan, "data_path", "TRL's script takes one data set")
 
 
 TARGETS = (
@@ -136,7 +128,7 @@ TARGETS = (
         "DeepSpeed's JSON or Accelerate's file, launch.sh",
         variables=variables,
         problems=_problems,
-        texts=tuners.texts,
+        texts=lambda plan: (accelerate.sharding_file(plan),),
         assumes={"backend": "deepspeed"},
         learns=LEARNS,
         compares=COMPARES,

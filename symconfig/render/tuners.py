@@ -23,12 +23,9 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import accelerate, deepspeed, learning, shared, trainer
 from symconfig.render.files import File
-from symconfig.render.fill import as_yaml
 from symconfig.render.learning import Compares
 from symconfig.render.shared import STEPS_COUNTING, fine_tuned, of_fsdp
 from symconfig.render.target import Target, ignored
-
-DEEPSPEED = "ds_config_hf.json"
 
 
 def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
@@ -57,21 +54,6 @@ def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED
     }
 
 
-def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
-    """Yield Accelerate's file for FSDP 2, else the DeepSpeed JSON. recomputes: whether Accelerate's file switches
-    recompute on, if the plan recomputes all layers. Raises InfeasibleError for what DeepSpeed cannot run.
-    """
-    if of_fsdp(plan):
-        yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes)) + "\n")
-    else:
-        yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
-
-
-def trainer_arguments(plan: Plan) -> dict[str, Any]:
-    """Return TrainingArguments as JSON data, with the DeepSpeed JSON's name unless the plan is for FSDP."""
-    return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
-
-
 def run_of(plan: Plan, **more: object) -> Run:
     """Return the plan as namespaces for the tables of keys (`formats.tuners`); `more`: further fields, which replace
     others. `quantised` is None unless the adapter is QLoRA; its alpha becomes an int. Raises as `target_modules` for an
@@ -98,7 +80,7 @@ def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     pretraining, or if the job says so. Section shards has the version, fsdp_config and mesh of FSDP; train the
     Trainer's arguments by Axolotl's names.
     """
-    best, training, arguments = plan.best, plan.training, trainer_arguments(plan)
+    best, training, arguments = plan.best, plan.training, accelerate.trainer_arguments(plan)
     for name in arguments.pop("report_to", ()):
         arguments["use_tensorboard" if name == "tensorboard" else "use_wandb"] = True
     if training.loads_its_own:
@@ -148,8 +130,8 @@ _DATASETS = "dataset_info.json"
 
 # Chat templates by the model_type of their families, and of multimodal models.
 _TEMPLATES = {
-    "mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen", "qwen3": "qwen3",
-    "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
+    "llama": "llama2", "mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen",
+    "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
     "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi",
 }  # fmt: skip
 TOWERS = {
@@ -180,7 +162,7 @@ def _llamafactory(plan: Plan) -> dict[str, object]:
 
 def _llamafactory_texts(plan: Plan) -> Iterator[File]:
     """Yield the DeepSpeed JSON or Accelerate's file for FSDP 2, and dataset_info.json if the job names data."""
-    yield from texts(plan, recomputes=False)
+    yield accelerate.sharding_file(plan, recomputes=False)
     if plan.training.data_path:
         yield trainer.json_file(_DATASETS, _datasets(plan))
 
@@ -190,7 +172,12 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     gradient_checkpointing is left out; cutoff_len is one longer with packing. Preference fields only for losses with a
     beta, the chat template not for pretraining.
     """
-    kind, own, arguments, preference = stage(plan), _datasets(plan), trainer_arguments(plan), plan.job.preference
+    kind, own, arguments, preference = (
+        stage(plan),
+        _datasets(plan),
+        accelerate.trainer_arguments(plan),
+        plan.job.preference,
+    )
     del arguments["gradient_checkpointing"]
     packs = _packs(plan)
     data = Run(
@@ -229,11 +216,10 @@ def template(model: ModelDescriptor) -> str | None:
     """Return the chat template of the model's family; None if LLaMA-Factory has none. Llama 3 is known by its
     vocabulary. With a vision tower it is the tower's.
     """
-    if model.vision is None and model.model_type == "llama":
-        return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
     if model.vision is not None:
         return TOWERS.get(model.vision.model_type)
-    return _TEMPLATES.get(model.model_type)
+    llama3 = model.model_type == "llama" and model.vocab_size == _LLAMA3_VOCABULARY
+    return "llama3" if llama3 else _TEMPLATES.get(model.model_type)
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
@@ -298,7 +284,7 @@ TARGETS = (
             "notes": (*deepspeed.notes(plan), *trainer.padded(plan, "sequence_len")),
         },
         problems=_axolotl_problems,
-        texts=lambda plan: () if of_fsdp(plan) else texts(plan),  # the YAML configures FSDP
+        texts=lambda plan: () if of_fsdp(plan) else (accelerate.sharding_file(plan),),  # the YAML configures FSDP
         assumes={"backend": "deepspeed"},
         tasks=PLAIN,
         counts=STEPS_COUNTING,

@@ -20,7 +20,7 @@ from symconfig.frameworks.deepspeed import adapters as peft
 from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, summary
+from symconfig.render import learning, shared
 from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, refused
 from symconfig.render.target import Saving, Target, ignored
@@ -47,7 +47,7 @@ def variables(plan: Plan, workers: str) -> dict[str, object]:
     exported = environment.variables(plan, plan.best.target.version) if workers == "megatron" else ()
     return {
         "variables": tuple(each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"),
-        "notes": tuple(summary.step_notes(plan)),
+        "notes": tuple(shared.step_notes(plan)),
         "framework": f"verl {RELEASE}",
         "release": RELEASE,
         "config_name": "ppo_megatron_trainer" if workers == "megatron" else "ppo_trainer",

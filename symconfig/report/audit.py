@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
-from symconfig.existing.audit.audit import Audit, step_s
-from symconfig.existing.audit.catalogue import rules
+from symconfig.existing.audit.audit import RULES, Audit, step_s
 from symconfig.existing.audit.configuration import UNKNOWN
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
@@ -19,7 +18,6 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
-from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, grouped, microbatches, picked, seconds, several, signed
 from symconfig.graph.model import parameters
 from symconfig.install import VERSION
@@ -235,10 +233,11 @@ RULES_PAGE = "docs/reference/rules.md"
 
 def to_dict(audit: Audit) -> dict[str, Any]:
     """Return the JSON of `symconfig audit --json`: what was read and not understood, target, model, assumptions, the
-    run's prediction, findings, and the better plan with the steps to it; None for what is unknown or not asked for.
+    run's prediction (`step`: with phases, of RL with workers and the job's section), findings, and the better plan with
+    the steps to it; None for what is unknown or not asked for.
     """
     judged, reading, reader = audit.judged, audit.reading, audit.reader
-    described = judged.run.described if judged is not None else None
+    described, step = (judged.run.described, judged.run.step) if judged is not None else (None, None)
     return {
         "schema": SCHEMA,
         "file": reading.file,
@@ -277,7 +276,13 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             for item in (*described.assumed, *judged.run.assumed)
         ],
         "run": None if judged is None else judged.plan.best.to_dict(),
-        "step": None if judged is None or judged.run.around is None else _step_data(judged),
+        "step": None
+        if judged is None or judged.run.around is None
+        else {
+            "trainer": judged.run.around.trainer.name,
+            **({} if step is None else {"workers": step.workers.name, "job": step.rl.model_dump(mode="json")}),
+            **judged.plan.steps[0].to_dict(),
+        },
         "fits": None if judged is None else judged.fits,
         "usable_bytes": None if judged is None else judged.plan.usable_bytes,
         "unpredicted": [asdict(problem) for problem in audit.unpredicted],
@@ -289,32 +294,25 @@ def to_dict(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _step_data(judged: Judged) -> dict[str, Any]:
-    """Return a run's step with phases as JSON: trainer, seconds, phases; for RL also workers and the job's section."""
-    around, step = judged.run.around, judged.run.step
-    assert around is not None, "is asked for of such a run"
-    parts: dict[str, Any] = {"trainer": around.trainer.name}
-    if step is not None:
-        parts |= {"workers": step.workers.name, "job": step.rl.model_dump(mode="json")}
-    return parts | judged.plan.steps[0].to_dict()
-
-
 def _place(place: Place | None) -> dict[str, Any]:
     names = ("file", "line", "column")
     return dict.fromkeys(names) if place is None else picked(place, *names)
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
-    """Return audits as SARIF 2.1.0 (OASIS): one run with a result per finding; unread places are notes of the rule
-    `not-read`.
+    """Return audits as SARIF 2.1.0 (OASIS): one run with a result per finding, whose message has neither place nor
+    pins; unread places are notes of the rule `not-read`.
     """
-    results: list[dict[str, Any]] = []
+    found: list[tuple[str, str, str, Problem | Place]] = []  # rule, severity, text and place of each result
     for audit in audits:
-        results += map(_result, audit.findings)
-        for item in audit.reading.unread:
-            place = _locations(item.place.file, item.place.line, item.place.column)
-            message = {"text": f"{item.what}: {item.why}"}
-            results.append({"ruleId": "not-read", "level": "note", "message": message, "locations": place})
+        for each in audit.findings:
+            plain = replace(each.problem, file=None, line=None, column=None, pins=(), edit=None)
+            found.append((each.rule, each.severity, str(plain), each.problem))
+        found += (("not-read", "note", f"{item.what}: {item.why}", item.place) for item in audit.reading.unread)
+    results = [
+        {"ruleId": rule, "level": severity, "message": {"text": text}, "locations": _locations(place)}
+        for rule, severity, text, place in found
+    ]
     return {
         "$schema": SARIF_SCHEMA,
         "version": "2.1.0",
@@ -333,7 +331,7 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
                                     "help": {"text": f"See {RULES_PAGE}."},
                                     "defaultConfiguration": {"level": rule.severity},
                                 }
-                                for rule in rules()
+                                for rule in RULES
                             ),
                             {
                                 "id": "not-read",
@@ -349,26 +347,14 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a SARIF result; its place is in `locations`, and the message has neither place nor pins."""
-    problem = finding.problem
-    plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
-    return {
-        "ruleId": finding.rule,
-        "level": finding.severity,
-        "message": {"text": str(plain)},
-        "locations": _locations(problem.file, problem.line, problem.column),
-    }
-
-
-def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:
+def _locations(place: Problem | Place) -> list[dict[str, Any]]:
     """Return the SARIF location of a place, with line and column if known; [] for command-line arguments or without a
     file. Absolute paths become file URIs.
     """
-    if file is None or file == ARGUMENTS:
+    if place.file is None or place.file == ARGUMENTS:
         return []
-    region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None
-    path = PurePath(file)
+    column = {"startColumn": place.column} if place.column else {}
+    region, path = {"startLine": place.line, **column} if place.line else None, PurePath(place.file)
     where: dict[str, Any] = {
         "artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}
     }

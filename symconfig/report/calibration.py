@@ -9,12 +9,11 @@ from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
 from symconfig.descriptor.document import shorten
-from symconfig.format import percent, picked, several, signed
+from symconfig.format import grouped, percent, picked, several, signed
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
 from symconfig.measured.gpu.kernel_fit import (
     Attention,
-    FamilyErrors,
     HostCopy,
     KernelFit,
     KernelTimes,
@@ -186,15 +185,22 @@ def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
     """Return the table of kernels by family: number, median and best rate (for launches the shortest time), median
     spread, and with a fit the model's errors ("-" for families without a formula).
     """
-    errors = {each.family: each for each in fit.families} if fit else {}
+    errors = {
+        each.family: (
+            percent(each.before),
+            signed(each.worst_before, 0),
+            percent(each.after),
+            signed(each.worst_after, 0),
+        )
+        for each in (fit.families if fit else ())
+    }
     rows = []
-    for family in dict.fromkeys(row.what.family for row in times.rows):
-        mine = [row for row in times.rows if row.what.family == family]
+    for family, mine in grouped((row.what.family, row) for row in times.rows).items():
         values = [_rate(row)[0] for row in mine]
         best = min(values) if isinstance(mine[0].what, Launch) else max(values)
         spread = median(row.spread for row in mine)
         figures = (f"{median(values):.4g}", f"{best:.4g}", _rate(mine[0])[1], percent(spread))
-        rows.append((family, str(len(mine)), *figures, *(_errors_of(errors.get(family)) if fit else ())))
+        rows.append((family, str(len(mine)), *figures, *(errors.get(family, ("-",) * 4) if fit else ())))
     compared = ("before", "worst", "after", "worst") if fit else ()
     headers = ("kernels", "n", "median", "best", "", "spread", *compared)
     return Grid(headers, tuple(rows), left=(0, 4), title=f"Kernels of {times.rig}")
@@ -209,18 +215,6 @@ def _rate(row: Row) -> tuple[float, str]:
     if isinstance(row.what, HostCopy):
         return row.what.bytes_ / row.seconds / 1e9, "GB/s"
     return 1e6 * row.seconds, "us"
-
-
-def _errors_of(errors: FamilyErrors | None) -> tuple[str, ...]:
-    """Return the cells of a family's mean and worst error before and after the fit; four "-" for None."""
-    if errors is None:
-        return ("-",) * 4
-    return (
-        percent(errors.before),
-        signed(errors.worst_before, 0),
-        percent(errors.after),
-        signed(errors.worst_after, 0),
-    )
 
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:

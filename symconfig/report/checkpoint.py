@@ -11,9 +11,10 @@ from symconfig.plans.plan import Candidate
 from symconfig.plans.sentences import caveats
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
+from symconfig.report.table import tokens_per_s
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.table import Loadable, Step, Verdict
-from symconfig.runs.replan.fallback import Fallback, Smaller
+from symconfig.runs.replan.replanned import Fallback, Smaller
 from symconfig.units import GIB, MIB
 
 _RUNS = {"old": "the old run, once more,", "between": "between the runs,", "new": "the new run"}
@@ -46,16 +47,11 @@ def contents(checkpoint: Checkpoint) -> list[Block]:
     return present(head, Grid(("of the run", "value"), rows, left=(0,)))
 
 
-def sentence(verdict: Verdict) -> str:
-    """Return a verdict as a sentence with the checkpoint as "it"."""
-    return _SENTENCES[verdict]
-
-
 def verdict(loadable: Loadable) -> list[Block]:
     """Return whether a checkpoint loads, the steps, what starts anew and why (empty parts left out); if it must be
     converted, also the alternative without a conversion, with its steps.
     """
-    blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
+    blocks = [f"{loadable.verdict.value.capitalize()}: {_SENTENCES[loadable.verdict]}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
         blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
     why = titled("Why:", (f"{reason.text} [{reason.source}]" for reason in loadable.reasons), "- ")
@@ -100,8 +96,15 @@ def blocks(fallback: Fallback) -> list[Block]:
         for each in fallback.smaller
         if each.plan is None
     )
-    rest = (*unfit, *others, "\n".join(advice(fallback)), *_conversions(fallback))
-    return [head, grid, *notes, *rest]
+    old = [each.nodes for each in fallback.smaller if each.loads and any(step.run == "old" for step in each.loads.how)]
+    saved = " saved without that option" if fallback.advised is not None else ""
+    shown: list[Block] = [head, grid, *notes, *unfit, *others, "\n".join(advice(fallback))]
+    if old:
+        shown.append(
+            f"For {_either(old)} a checkpoint{saved} is converted by one more run of the old layout. "
+            "`symconfig checkpoint DIR --plan PLAN.json` has the steps."
+        )
+    return shown
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
@@ -143,32 +146,11 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
         "micro": str(best.configuration.micro),
         "recompute": best.configuration.recompute_text,
         "step s": seconds(best.predicted.step_s),
-        "tokens/s": count(_tokens_per_s(best)),
+        "tokens/s": count(tokens_per_s(best)),
         "lost beside the nodes": lost,
         "the checkpoint loads": loads[0],
         **advised,
     }
-
-
-def _tokens_per_s(best: Candidate) -> float:
-    return best.predicted.tokens_per_s_per_gpu * best.configuration.world_size
-
-
-def _conversions(fallback: Fallback) -> list[str]:
-    """Return [a sentence] with the numbers of nodes for which a checkpoint loads only after one more run of the old
-    layout converted it; [] if there are none.
-    """
-    old = [
-        each
-        for each in fallback.smaller
-        if each.loads is not None and any(step.run == "old" for step in each.loads.how)
-    ]
-    if not old:
-        return []
-    saved = " saved without that option" if fallback.advised is not None else ""
-    nodes = _either([each.nodes for each in old])
-    text = f"For {nodes} a checkpoint{saved} is converted by one more run of the old layout."
-    return [f"{text} `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
 
 
 def _either(nodes: list[int]) -> str:
@@ -201,7 +183,7 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
         "gpus": best.configuration.world_size,
         "parallel": picked(best.configuration, *DEGREES),
         "step_s": best.predicted.step_s,
-        "tokens_per_s": _tokens_per_s(best),
+        "tokens_per_s": tokens_per_s(best),
     }
 
 

@@ -85,7 +85,7 @@ def blocks(health: dict[str, Any]) -> list[Block]:
     ill = "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."
     return present(
         f"symconfig {health['symconfig']}, Python {health['python']}, {health['system']}\n{', '.join(packages)}",
-        Grid.pairs((*folders, *zoo)),
+        Grid(("", ""), (*folders, *zoo), left=(0, 1)),
         Grid(("option of a plan", "--without", "needed where the job runs", "here"), sites, left=(0, 1, 2, 3)),
         works if health["healthy"] else ill,
     )

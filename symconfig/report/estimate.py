@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.format import gib, percent, seconds
+from symconfig.format import gib, percent, picked, seconds
 from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid, present, titled
@@ -19,9 +19,18 @@ FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 
 def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
     """Return all blocks of an estimate: headline, layout, stages, parts, intervals, other clusters (`fits_on`:
-    {cluster: the estimate or problem there}), refusals and verdict; empty parts are left out.
+    {cluster: the estimate or problem there}), refusals and verdict (free memory, or missing GiB with
+    the overfull of several stages and the largest part); empty parts are left out.
     """
-    plan = estimate.plan
+    plan, usable, missing = estimate.plan, gib(estimate.plan.usable_bytes), estimate.missing_bytes
+    (name, largest), over = estimate.largest, ", ".join(map(str, estimate.overfull))
+    where = f" on stage{'s' * (',' in over)} {over}" if len(estimate.stage_bytes) > 1 else ""
+    verdict = (
+        f"It does not fit{where}: {gib(missing)} GiB more than {usable} GiB usable; the largest part: {name}, "
+        f"{gib(largest)} GiB."
+        if missing > 0
+        else f"It fits: {gib(-missing)} of {usable} GiB usable are free."
+    )
     return present(
         table.headline(plan),
         table.compared((("", plan.best),)),
@@ -30,7 +39,7 @@ def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
         certainty(plan),
         others(fits_on),
         titled("The framework refuses it:", estimate.refused),
-        verdict(estimate),
+        verdict,
     )
 
 
@@ -63,20 +72,6 @@ def stages(estimate: Estimate) -> Grid:
 def certainty(plan: Plan) -> str:
     """Return sentences on step and memory with their 90 % intervals and the runs that these rest on."""
     return "\n".join([table.step_sentence(plan, basis=True), *table.memory_sentences(plan, basis=True)])
-
-
-def verdict(estimate: Estimate) -> str:
-    """Return the sentence that it fits, with the free memory, or that it does not, with the missing GiB, the overfull
-    stages (if there are several stages) and the largest part.
-    """
-    usable, missing = gib(estimate.plan.usable_bytes), estimate.missing_bytes
-    if missing <= 0:
-        return f"It fits: {gib(-missing)} of {usable} GiB usable are free."
-    name, largest = estimate.largest
-    over = ", ".join(map(str, estimate.overfull))
-    where = f" on stage{'s' * (',' in over)} {over}" if len(estimate.stage_bytes) > 1 else ""
-    most = f"the largest part: {name}, {gib(largest)} GiB"
-    return f"It does not fit{where}: {gib(missing)} GiB more than {usable} GiB usable; {most}."
 
 
 def others(fits_on: FitsOn) -> Grid:
@@ -112,18 +107,13 @@ def to_dict(estimate: Estimate, fits_on: FitsOn) -> dict[str, Any]:
         "largest": {"part": name, "bytes": most},
         "refused": list(estimate.refused),
         "stages": [
-            {
-                "device_bytes": used,
-                "memory": {part: values[number] for part, values in estimate.memory.items()},
-            }
+            {"device_bytes": used, "memory": {part: values[number] for part, values in estimate.memory.items()}}
             for number, used in enumerate(estimate.stage_bytes)
         ],
-        "fits_on": {cluster: _on(one) for cluster, one in fits_on.items()},
+        "fits_on": {
+            cluster: {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
+            if isinstance(one, Problem)
+            else {**picked(one, "fits", "missing_bytes"), "step_s": one.plan.best.predicted.step_s, "why": None}
+            for cluster, one in fits_on.items()
+        },
     }
-
-
-def _on(one: Estimate | Problem) -> dict[str, Any]:
-    if isinstance(one, Problem):
-        return {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
-    predicted = one.plan.best.predicted
-    return {"fits": one.fits, "missing_bytes": one.missing_bytes, "step_s": predicted.step_s, "why": None}

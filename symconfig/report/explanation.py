@@ -7,22 +7,16 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import clean, gib, grouped, mib, milliseconds, picked
+from symconfig.format import clean, grouped, mib, milliseconds, picked
 from symconfig.plans.plan import Plan
-from symconfig.plans.sentences import caveats, stage_rows
+from symconfig.plans.sentences import caveats
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
-from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons
+from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons, stages
 
 if TYPE_CHECKING:
-    from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine, Strategies, Strategy, StrategyLine
-    from symconfig.solve.plan_symbols import Known, Symbolic
-
-
-def stages(plan: Plan) -> Grid:
-    """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
-    heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
-    return Grid(heads, tuple(stage_rows(plan.best.stages, gib)), left=(1, 2), title="Pipeline stages")
+    from symconfig.solve.explain import CollectiveLine, Explanation, Strategies, Strategy, StrategyLine
+    from symconfig.solve.symbolic import Known, Symbolic
 
 
 def blocks(plan: Plan) -> list[Block]:
@@ -97,25 +91,21 @@ def tables(explanation: Explanation) -> list[Block]:
     phases), and tensors that the backward pass needs (MiB, fate); empty ones are left out.
     """
     kind = explanation.kind
-    named = [(name, list(lines)) for name, lines in groupby(explanation.operators, lambda line: line.name)]
+    named = groupby(explanation.operators, lambda line: line.name)
     title = f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms"
     taken = {(line.name, line.phase): milliseconds(line.seconds) for line in explanation.operators}
-    works = tuple((name, _work(lines), *(taken.get((name, phase), "") for phase in _PHASES)) for name, lines in named)
+    works = []  # an operator's sizes in the forward pass, and in other phases if they are no permutation of these
+    for name, (first, *others) in named:
+        same = sorted(first.numbers.split(" x "))
+        more = [f"{one.phase} {one.numbers}" for one in others if sorted(one.numbers.split(" x ")) != same]
+        works.append((name, ", ".join([first.numbers, *more]), *(taken.get((name, phase), "") for phase in _PHASES)))
     tensors = _joined((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors)
     needed = "Its tensors that the backward pass needs"
     return present(
-        Grid(("operator", "work", *_PHASES), works, left=(0, 1), title=title),
+        Grid(("operator", "work", *_PHASES), tuple(works), left=(0, 1), title=title),
         _collectives(explanation.collectives),
         Grid(("tensor", "size", "MiB each", "fate"), tensors, left=(0, 1, 3), title=needed),
     )
-
-
-def _work(lines: Sequence[OperatorLine]) -> str:
-    """Return the operator's sizes in the forward pass, and in other phases if they are no permutation of these."""
-    first, *others = lines
-    same = sorted(first.numbers.split(" x "))
-    more = [f"{line.phase} {line.numbers}" for line in others if sorted(line.numbers.split(" x ")) != same]
-    return ", ".join([first.numbers, *more])
 
 
 def _collectives(lines: Sequence[CollectiveLine]) -> Grid:

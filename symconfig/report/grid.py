@@ -63,11 +63,6 @@ class Grid:
         left, kept = (tuple(place for place, head in enumerate(heads) if head in names) for names in (words, fixed))
         return cls(heads, tuple(tuple(row.values()) for row in every), left, title, marked, kept)
 
-    @classmethod
-    def pairs(cls, rows: Iterable[tuple[str, str]], title: str = "") -> Grid:
-        """Return a table without headers of (name, value) rows."""
-        return cls(("", ""), tuple(rows), (0, 1), title)
-
     @property
     def columns(self) -> list[tuple[str, ...]]:
         """Return each column as a tuple, its header first."""

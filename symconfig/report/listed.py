@@ -142,7 +142,7 @@ def recipe_table(one: Stated) -> list[Block]:
         *((name.replace("_", " "), spelled(value)) for name, value in one["options"].items()),
         ("as pins", " ".join(f"{name}={value}" for name, value in one["pins"].items())),
     )
-    return [Grid.pairs(rows, one["id"])]
+    return [Grid(("", ""), rows, left=(0, 1), title=one["id"])]
 
 
 def job_words(one: Stated) -> str:
@@ -177,17 +177,13 @@ def targets(plan: Plan | None, templates: Path | None) -> tuple[dict[str, Any], 
     # Only this plan's choices are in the way, so that the target could express another plan.
     another = {name: bool(each) and all(problem.pins for problem in each) for name, each in problems.items()}
     launchers = [(name, source.does) for name, source in every_launcher().items()]
-    data: list[dict[str, Any]] = [{"name": name, "does": target.does} for name, target in known.items()]
-    heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    heads, rows = ("target", "writes"), [(name, target.does) for name, target in known.items()]
-    if plan is not None:
-        for one in data:
-            each = problems[one["name"]]
-            one |= {"carries": not each, "another": another[one["name"]], "reasons": list(map(str, each))}
-        fits = {name: "another" if another[name] else "no" if each else "yes" for name, each in problems.items()}
-        heads, rows = ("target", "this plan", "writes"), [(one["name"], fits[one["name"]], one["does"]) for one in data]
-    blocks: list[Block] = [Grid(heads, tuple(rows), left=(0, 1, 2), title="Targets (--target)")]
+    data, rows = list[dict[str, Any]](), list[dict[str, str]]()
+    for name, each in problems.items():
+        judged = {"carries": not each, "another": another[name], "reasons": list(map(str, each))}
+        fits = {"this plan": "another" if another[name] else "no" if each else "yes"}
+        data.append({"name": name, "does": known[name].does, **({} if plan is None else judged)})
+        rows.append({"target": name, **({} if plan is None else fits), "writes": known[name].does})
+    blocks: list[Block] = [Grid.of(rows, "Targets (--target)", words=tuple(rows[0]))]
     if any(another.values()):
         blocks.append("another: symconfig replan PLAN.json --target T finds the best plan that it supports.")
     blocks.append(Grid(("launcher", "writes"), tuple(launchers), left=(0, 1), title="Launchers (--launcher)"))

@@ -1,4 +1,6 @@
-"""The answer of `symconfig partition`: how operators are split, what moves, what memory it takes."""
+"""The answer of `symconfig partition`: how operators are split, what moves, what memory it takes; of `--stages` also
+where the graph is cut, and what each stage runs on.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,14 @@ from string import ascii_lowercase
 
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, microbatches, percent, seconds, short, signed
+from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds, several, short, signed
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, Node
 from symconfig.report.grid import Block, Grid, abreast, present
 from symconfig.solve.partition.account import Moved, Spent
+from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.rows import does, gathered, layout, worded
-from symconfig.solve.partition.run import Partition
+from symconfig.solve.partition.run import Ask, Partition
 
 KEPT = {
     Keep.USED: "activations kept as they are used",
@@ -23,6 +26,7 @@ KEPT = {
 }
 MOST_MOVED = 14  # rows of collectives; the rest is summed up
 _NAME = 40  # letters of an operator's name
+_STAGE_NAME = 30  # the same of a stage's first and last operator
 _TENSOR = 36  # letters of a tensor's name
 _LONG = 12  # letters of a dim that are too many for a table
 LETTERS = {
@@ -314,3 +318,69 @@ def explained(report: Contents, v: int) -> Iterator[Block]:
     adjacent = tuple(one for one in report.moved if one.link in links or (one.link < 0 and one.producer == node.name))
     if adjacent:
         yield moves(report, adjacent)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The contents of a pipeline's report. ask: inputs of the whole pipeline. contents: of each stage."""
+
+    subject: str
+    job: str
+    ask: Ask
+    pipeline: Pipeline
+    contents: tuple[Contents, ...]
+
+
+def stage_blocks(staged: Staged) -> list[Block]:
+    """Return the report of a pipeline: headline, table of stages, then for each group of equal stages its operators and
+    parameters once, the legend, and notes if there are any.
+    """
+    shown: list[Block] = [_stages_headline(staged), _stages(staged)]
+    like = staged.pipeline.like
+    for number in dict.fromkeys(like):
+        report = staged.contents[number]
+        mine = [str(n + 1) for n, first in enumerate(like) if first == number]
+        shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(report), stored(report)]
+    shown += legend(staged.contents[0])
+    notes = "\n".join(f"Note: {note}" for note in staged.pipeline.program.notes)
+    return [*shown, notes] if notes else shown
+
+
+def _stages_headline(staged: Staged) -> str:
+    """Return the head: program; mesh; numbers of operators and layers; step time, stages, microbatches, idle share."""
+    pipeline, ask = staged.pipeline, staged.ask
+    return "\n".join(
+        (
+            f"{staged.subject}, {staged.job}".rstrip(", "),
+            f"mesh: {meshed(ask.mesh)}, {count(ask.mesh.gpus)} GPUs",
+            f"{several(len(pipeline.program.operators), 'operator')} in {several(len(pipeline.cuts) - 1, 'layer')}, "
+            "between which it may be cut",
+            "",
+            f"{seconds(pipeline.step_s)} s a step in {several(len(pipeline.stages), 'stage')}, "
+            f"{microbatches(pipeline.turns)}; {percent(pipeline.idle)} of it idle",
+        )
+    )
+
+
+def _stages(staged: Staged) -> Grid:
+    """Return the table of stages, numbered from 1: first and last operator, their number, GPUs, milliseconds of a
+    microbatch and once a step, microbatches in flight, memory in GiB, and what is kept for the backward pass.
+    """
+    pipeline = staged.pipeline
+    rows = []
+    for number, stage in enumerate(pipeline.stages):
+        operators = stage_operators(pipeline, number)
+        span = f"{short(operators[0], _STAGE_NAME)} to {short(operators[-1], _STAGE_NAME)}"
+        rows.append(
+            (
+                str(number + 1), span, count(len(operators)), count(stage.gpus), milliseconds(stage.turn_s),
+                milliseconds(stage.once_s), count(stage.alive), gib(stage.memory), KEPT[stage.keep],
+            )
+        )  # fmt: skip
+    headers = ("stage", "operators", "", "GPUs", "ms a microbatch", "ms once", "in flight", "GiB", "")
+    return Grid(headers, tuple(rows), left=(1, 8), title="Stages", fixed=(3,))
+
+
+def stage_operators(pipeline: Pipeline, number: int) -> list[str]:
+    """Return the names of a stage's operators, in the program's order. number: of the stage, from 0."""
+    return [pipeline.program.operators[index].name for index in pipeline.operators(number)]

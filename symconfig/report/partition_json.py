@@ -1,4 +1,4 @@
-"""The JSON of `symconfig partition`, schema `symconfig.partition/3`.
+"""The JSON of `symconfig partition`, schema `symconfig.partition/3`, and of `--stages`, `symconfig.pipeline/2`.
 
     {"schema", "name", "job", "objective", "unit": "seconds" | "elements",
      "mesh": {"gpus", "levels": [{"name", "size", "bandwidth_bytes_per_s", "latency_s"}], "axes": [{"level", "size"}]},
@@ -17,6 +17,14 @@
 Operators and parameters are those of the folded program; `times` says for how many each stands. `optimal`: no strategy
 with these microbatches and what is kept costs less; `closed`: nor with any other that was asked for. A baseline that
 does not fit has nulls. Equal inputs give equal bytes where no solver ran into its limit of time.
+
+    {"schema": "symconfig.pipeline/2", "name", "job", "mesh": {"gpus", "levels"},
+     "solution": {"step_s", "microbatches", "idle", "memory_limit_bytes", "layers", "solved"},
+     "stages": [{"operators": {"first", "last", "count"}, "gpus", "microbatch_s", "once_s", "in_flight",
+                 "memory_bytes", "keep", "like", "partition": …}]}
+
+`layers`: what the operators were grouped into, between which a cut may be. `like`: the first stage, from 0, that is the
+same and split the same way. `partition`: as `symconfig.partition/3`, of the stage with what it receives and sends.
 """
 
 from __future__ import annotations
@@ -26,13 +34,11 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.descriptor.mesh import Axis
 from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
-from symconfig.report.partition import Contents
-from symconfig.solve.partition.rows import Layout, Part, does, layout
-
-SCHEMA = "symconfig.partition/3"
+from symconfig.report.partition import Contents, Staged, stage_operators
+from symconfig.solve.partition.rows import Layout, does, layout
 
 
 def to_dict(report: Contents) -> dict[str, Any]:
@@ -42,14 +48,14 @@ def to_dict(report: Contents) -> dict[str, Any]:
     partition = report.partition
     nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
     return {
-        "schema": SCHEMA,
+        "schema": "symconfig.partition/3",
         "name": partition.net.program.name,
         "job": report.job,
         "objective": partition.ask.objective.value,
         "unit": "seconds" if report.timed else "elements",
         "mesh": {
             "gpus": partition.ask.mesh.gpus,
-            "levels": levels(partition.ask.mesh),
+            "levels": list(map(asdict, partition.ask.mesh.levels)),
             "axes": [{"level": axis.level, "size": axis.size} for axis in partition.axes],
         },
         "solution": _solution(report),
@@ -79,10 +85,6 @@ def to_dict(report: Contents) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def levels(mesh: Mesh) -> list[dict[str, Any]]:
-    return [asdict(level) for level in mesh.levels]
-
-
 def _solution(report: Contents) -> dict[str, Any]:
     """Return the solution as JSON: cost, memory and its limit, gamma (None if infinite), solver and what it proves,
     microbatches, what is kept, and the numbers of operators and parameters in the program and folded.
@@ -105,11 +107,7 @@ def _solution(report: Contents) -> dict[str, Any]:
 
 
 def _does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> list[dict[str, Any]]:
-    return [{"option": name, "parts": _parts(parts)} for name, parts in does(node, row, axes)]
-
-
-def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    return [asdict(part) for part in parts]
+    return [{"option": name, "parts": list(map(asdict, parts))} for name, parts in does(node, row, axes)]
 
 
 def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
@@ -124,10 +122,10 @@ def _layout(port: Port, layout: Layout) -> dict[str, Any]:
     """
     dims = zip(layout.dims, port.sizes, layout.parts, strict=True)
     return {
-        "dims": [{"dim": dim, "size": size, "parts": _parts(parts)} for dim, size, parts in dims],
+        "dims": [{"dim": dim, "size": size, "parts": list(map(asdict, parts))} for dim, size, parts in dims],
         "strategy": list(layout.strategy),
-        "partial": _parts(layout.partial),
-        "flat": _parts(layout.flat),
+        "partial": list(map(asdict, layout.partial)),
+        "flat": list(map(asdict, layout.flat)),
     }
 
 
@@ -146,4 +144,42 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
         "does": _does(node, row, axes),
         "layout": _tensor(node.ports[0], row, axes),
         "zero": zero,
+    }
+
+
+def stages_dict(staged: Staged) -> dict[str, Any]:
+    """Return the report as JSON, symconfig.pipeline/2: mesh, solution (seconds, microbatches, idle share, memory limit,
+    numbers of layers and of solved partitions), and each stage with its partition.
+    """
+    pipeline, ask = staged.pipeline, staged.ask
+    return {
+        "schema": "symconfig.pipeline/2",
+        "name": pipeline.program.name,
+        "job": staged.job,
+        "mesh": {"gpus": ask.mesh.gpus, "levels": list(map(asdict, ask.mesh.levels))},
+        "solution": {
+            "step_s": pipeline.step_s,
+            "microbatches": pipeline.turns,
+            "idle": pipeline.idle,
+            "memory_limit_bytes": ask.memory_limit,
+            "layers": len(pipeline.cuts) - 1,
+            "solved": pipeline.solved,
+        },
+        "stages": [_stage(staged, number) for number in range(len(pipeline.stages))],
+    }
+
+
+def _stage(staged: Staged, number: int) -> dict[str, Any]:
+    """Return stage `number` (from 0) as JSON: operators, GPUs, seconds, microbatches in flight, memory, partition."""
+    stage, operators = staged.pipeline.stages[number], stage_operators(staged.pipeline, number)
+    return {
+        "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},
+        "gpus": stage.gpus,
+        "microbatch_s": stage.turn_s,
+        "once_s": stage.once_s,
+        "in_flight": stage.alive,
+        "memory_bytes": stage.memory,
+        "keep": stage.keep.value,
+        "like": staged.pipeline.like[number],
+        "partition": to_dict(staged.contents[number]),
     }

@@ -20,7 +20,6 @@ from symconfig.runs.checkpoint.table import Verdict
 from symconfig.runs.replan.changes import Judgement, NearPlan
 from symconfig.runs.replan.diff import Diff, Difference
 from symconfig.runs.replan.replanned import Replan
-from symconfig.runs.replan.schedule import Schedule
 
 SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
@@ -29,42 +28,39 @@ def replan_blocks(replan: Replan) -> list[Block]:
     """Return the report of a new plan: inputs, changes, schedule, checkpoint, commands and files; empty parts are left
     out. A plan nearer to the old one is first if it costs nothing, else after the changes.
     """
-    other = replan.near_plan
+    other, edited = replan.near_plan, ", ".join(replan.edited)
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
     free = other is not None and other.free
     after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
     every = zip(after, (replan.new.best, *replan.new.alternatives), strict=True)
-    backend = replan.new.best.target.backend
+    backend, (old, new) = replan.new.best.target.backend, replan.targets
+    files = f"All files change: the target is {new}, and was {old}." if old != new else ""
+    if replan.files is not None:
+        files = f"Files that change: {', '.join(('plan.json', *replan.files))}."
     whose = f", as {BACKENDS[backend].program} takes it" if replan.targets[1] != backend else ""
+    rescaled = (
+        {"iterations": words(each.field), "before": count(each.before), "now": count(each.after)}
+        for each in replan.schedule.rescaled
+    )
     return present(
         table.headline(replan.new),
         *caveats(replan.new),
         closer if free else "",  # before all else: it has its checkpoint for nothing
-        *_inputs(replan),
+        values("What is asked for", replan.inputs) if replan.inputs else "The job is the same as before.",
+        f"Edited in the file: {edited}. The checkpoint's verdict takes the values of the file." if edited else "",
         *whole_step(replan.new),
         table.compared((("old", replan.old.best), *every), marked=1),
         *_changes(replan),
         "" if free else closer,
-        *_schedule(replan.schedule),
+        Grid.of(rescaled, "The schedule, of the same tokens as before", words=("iterations",)),
+        "\n".join(f"{note[:1].upper()}{note[1:]}." for note in replan.schedule.notes),
         f"The old plan's checkpoint ({replan.checkpoint.kind}){whose}",
         *verdict(replan.checkpoint),
         replan.other_batch or "",
         *_command(replan),
-        _files(replan),
+        files,
         table.footer(replan.new),
     )
-
-
-def _inputs(replan: Replan) -> Iterator[Block]:
-    """Yield the table of inputs that differ from the old plan's, or the sentence that the job is the same; and, if the
-    plan file was edited, a sentence on the edited fields.
-    """
-    if replan.inputs:
-        yield values("What is asked for", replan.inputs)
-    else:
-        yield "The job is the same as before."
-    if replan.edited:
-        yield f"Edited in the file: {', '.join(replan.edited)}. The checkpoint's verdict takes the values of the file."
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:
@@ -124,22 +120,6 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
     )
 
 
-def _schedule(schedule: Schedule) -> Iterator[Block]:
-    """Yield the table of `training` fields counted in iterations that change, with both values (no rows if none does),
-    and the schedule's notes as sentences, one a line.
-    """
-    rows = (
-        {
-            "iterations": words(each.field),
-            "before": count(each.before),
-            "now": count(each.after),
-        }
-        for each in schedule.rescaled
-    )
-    yield Grid.of(rows, "The schedule, of the same tokens as before", words=("iterations",))
-    yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
-
-
 def _command(replan: Replan) -> Iterator[str]:
     """Yield the sentence on a lost step, if one is, and, for a step above 0, the command that resumes the run there, or
     that it is not known for this target.
@@ -154,16 +134,6 @@ def _command(replan: Replan) -> Iterator[str]:
         yield (
             f"How {target} goes on at step {count(schedule.step)} is not known here: the steps above are for {program}."
         )
-
-
-def _files(replan: Replan) -> str:
-    """Return the sentence on which rendered files change: all if the target is another one, else those of
-    `replan.files`; "" if the target stays and the files could not be rendered.
-    """
-    old, new = replan.targets
-    if replan.files is None:
-        return f"All files change: the target is {new}, and was {old}." if old != new else ""
-    return f"Files that change: {', '.join(('plan.json', *replan.files))}."
 
 
 def replan_data(replan: Replan) -> dict[str, Any]:
@@ -264,40 +234,23 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield a table of step time, and one of GPU memory, each only if a part of it differs: the parts that differ and
-    the sum, with both values and the change.
+    """Yield a table of step time, and one of GPU memory, each only if a part of it differs: the parts that differ, the
+    largest change first, and the sum, with both values and the change; of the sum also the relative change.
     """
-    one, other = diff.before.best.predicted, diff.after.best.predicted
-    if diff.sections["time"]:
-        rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
-        yield Grid(("time of a step", "before s", "after s", "change s", ""), tuple(rows), left=(0,))
-    if diff.sections["memory"]:
-        rows = [
-            *_rows(diff.sections["memory"], gib),
-            _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib),
-        ]
-        yield Grid(("peak memory of a GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
-
-
-def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """Yield a row (name, before, after, change, "") for each part, the largest change first. shown: formats a value."""
-    for each in sorted(differences, key=lambda each: (-abs(each.delta or 0.0), each.field)):
-        yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
-
-
-def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
-    """Return the row (name, before, after, change, relative change) of a sum; the last is "" if `before` is 0."""
-    return (
-        name,
-        shown(before),
-        shown(after),
-        _signed(after - before, shown),
-        signed(after / before - 1) if before else "",
-    )
-
-
-def _signed(delta: float, shown: Any) -> str:
-    return f"{'+' if delta >= 0 else ''}{shown(delta)}"
+    for part, title, unit, total, name, shown in (
+        ("time", "time of a step", "s", "step", "step_s", seconds),
+        ("memory", "peak memory of a GPU", "GiB", "GPU memory in use", "device_bytes", gib),
+    ):
+        differences = sorted(diff.sections[part], key=lambda each: (-abs(each.delta or 0.0), each.field))
+        before, after = (getattr(plan.best.predicted, name) for plan in (diff.before, diff.after))
+        rows = [(words(each.field), each.before, each.after, each.delta or 0.0, "") for each in differences]
+        rows.append((total, before, after, after - before, signed(after / before - 1) if before else ""))
+        cells = (
+            (name, shown(one), shown(other), f"{'+' if change >= 0 else ''}{shown(change)}", share)
+            for name, one, other, change, share in rows
+        )
+        if differences:
+            yield Grid((title, f"before {unit}", f"after {unit}", f"change {unit}", ""), tuple(cells), left=(0,))
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:

@@ -8,49 +8,38 @@ from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import own_target, summary
+from symconfig.render import own_target, shared
 from symconfig.report.grid import Block, Grid
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return the report of an RL plan: headline, ranking, phases of the best plan, and sentences on its step; the last
-    one says by how much it is longer than the shortest shown, if it is.
+    """Return the report of an RL plan: headline (model and GPUs of all roles; the step; target and generation),
+    ranking, phases of the best plan, and sentences on its step; the last one says by how much it is longer than the
+    shortest shown, if it is.
     """
-    pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
-    rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
-    sentences = _sentences(plan)
-    if longer := plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1:
-        sentences.append(f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer.")
-    return [_headline(plan), Grid.of(rows, words=_WORDS, marked=0), phases(plan), "\n".join(sentences)]
-
-
-def stated(plan: Plan) -> list[Block]:
-    """Return the report of a script's step: its phases and their totals."""
-    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, suggests=False))]
-
-
-def _headline(plan: Plan) -> str:
-    """Return three lines: model and GPUs of all roles; algorithm, prompts, samples and updates; target, workers'
-    framework and release, precision, engine and placement.
-    """
-    rl, best = plan.job.rl, plan.best
+    rl, best, step, sentences = plan.job.rl, plan.best, plan.rl[0], _sentences(plan)
     assert rl is not None
-    return (
-        f"{plan.model.name} on {count(_gpus(plan))} x {plan.cluster.gpu.product} ({plan.cluster.name})\n"
+    alone = step.rollout_gpus * (rl.placement == "split") + (rl.critic_gpus or 0)
+    gpus = best.configuration.world_size + alone + (step.reward.gpus if step.reward is not None else 0)
+    headline = (
+        f"{plan.model.name} on {count(gpus)} x {plan.cluster.gpu.product} ({plan.cluster.name})\n"
         f"{rl.algorithm}: {several(rl.prompts, 'prompt')} x {several(rl.samples, 'sample')} a step, "
         f"{several(rl.updates, 'update')}\n"
         f"{own_target(plan)} with {best.target.backend} workers ({best.target.version}), "
         f"{best.configuration.precision}; generation by {rl.rollout.engine}, {rl.placement}"
     )
+    pairs = zip((best, *plan.alternatives), plan.rl, strict=True)
+    rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
+    if longer := plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1:
+        sentences.append(f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer.")
+    return [headline, Grid.of(rows, words=_WORDS, marked=0), phases(plan), "\n".join(sentences)]
 
 
-def _gpus(plan: Plan) -> int:
-    step, trained = plan.rl[0], plan.best.configuration.world_size
-    alone = plan.job.rl is not None and plan.job.rl.placement == "split"
-    apart = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0
-    return trained + step.rollout_gpus * alone + (step.reward.gpus if step.reward is not None else 0) + apart
+def stated(plan: Plan) -> list[Block]:
+    """Return the report of a script's step: its phases and their totals."""
+    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, suggests=False))]
 
 
 def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
@@ -62,16 +51,16 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     """Return the cells of a candidate's step by column; "on the host": what moves there between phases, and the share
     of the optimizer that is always there. GPU GiB is the fullest phase's.
     """
-    p = candidate.configuration
-    moved, stays = " and ".join(step.away) or "nothing", candidate.configuration.optimizer_offload
+    c, moved = candidate.configuration, " and ".join(step.away) or "nothing"
+    stays = f"; {percent(c.optimizer_offload, 0)} of the optimizer always" if c.optimizer_offload else ""
     return {
         "#": number,
-        **{name: str(getattr(p, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
+        **{name: str(getattr(c, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
         "tokens/GPU": count(step.tokens_per_gpu),
-        "recompute": candidate.configuration.recompute_text,
+        "recompute": c.recompute_text,
         "rollout tp": str(step.rollout_tp) + (f" x {step.rollout_dp} dp" if step.rollout_dp > 1 else ""),
         "memory share": f"{step.memory_share:g}",
-        "on the host": moved + (f"; {percent(stays, 0)} of the optimizer always" if stays else ""),
+        "on the host": moved + stays,
         "step s": seconds(step.step_s),
         "GPU GiB": gib(max(phase.bytes for phase in step.phases)),
     }
@@ -133,7 +122,7 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
         )
         if step.critic:
             sentences.append(_critic(plan.best, step))
-        sentences += summary.rewards(plan)
+        sentences += shared.rewards(plan)
     return [
         *sentences,
         f"Memory peaks in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(plan.usable_bytes)} GiB usable.",

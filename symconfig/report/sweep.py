@@ -31,7 +31,8 @@ _WORDS = {
 
 
 def sweep_blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
-    """Return the report of a sweep: counts, a table of each model and cluster's fastest and cheapest plan, their
+    """Return the report of a sweep: numbers of plans by status, and if there are any, of excluded combinations and rows
+    done before, and rules that match nothing; a table of each model and cluster's fastest and cheapest plan, their
     caveats, a table of the reasons of points without a plan, and a line on rows written and points left to do.
     """
     records = swept.records
@@ -50,20 +51,13 @@ def sweep_blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     )
     title = "Of each model and cluster the most tokens a second, and the fewest GPU-hours"
     best = Grid.of(bests, title, words=("model", "cluster", ""))
-    return present(headline(swept, points), best, *caveats, reasons(records), done)
-
-
-def headline(swept: Swept, points: Points) -> str:
-    """Return lines with the numbers of plans by status ("none yet" without any), and, if there are any, excluded
-    combinations, rules that match nothing, and rows done before.
-    """
     counts = [f"{count(swept.counts[status])} {words}" for status, words in _WORDS.items() if swept.counts[status]]
     lines = [f"{several(len(swept.points), 'plan')} of {several(points.combinations, 'combination')}: "]
     lines[0] += ", ".join(counts) or "none yet"
     lines += [f"excluded by rules: {count(points.excluded)}"] if points.excluded else []
     lines += [f"rule {number} of `exclude` matches no combination" for number in points.idle]
     lines += [f"done before: {count(swept.known)}"] if swept.known else []
-    return "\n".join(lines)
+    return present("\n".join(lines), best, *caveats, reasons(records), done)
 
 
 def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
@@ -138,8 +132,8 @@ _TITLE = "Fewest GPUs in time, and the Pareto front of time and GPU-hours, of ea
 
 
 def size_blocks(size: Size) -> list[Block]:
-    """Return the report: headline, an answer per cluster, the table of numbers of GPUs (with cost only if there are
-    prices), caveats of those shown, and footer.
+    """Return the report: headline (tokens, deadline in days or, below one, hours; batch and steps), an answer per
+    cluster, the table of numbers of GPUs (with cost only if there are prices), caveats of those shown, and footer.
     """
     answers = "\n".join(answer(one, size.question) for one in size.clusters)
     rows = [_row(one, tried, size.question) for one in size.clusters for tried in shown_of(one)]
@@ -158,20 +152,14 @@ def size_blocks(size: Size) -> list[Block]:
         for tried in one.tried
         if tried.failed
     ]
-    return present(question_lines(size.question), answers, chosen, *notes, footer(size))
-
-
-def question_lines(question: Question) -> str:
-    """Return two lines: the model's tokens and the deadline (days, or hours below one); batch, sequence length and
-    steps.
-    """
-    days = question.deadline_s / DAY_S
+    question, days = size.question, size.question.deadline_s / DAY_S
     number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
-    return (
+    headline = (
         f"{question.model.name}: {several(question.tokens, 'token')} in {number:g} {unit}{'s' * (number != 1)}\n"
         f"global batch {several(question.job['global_batch_size'], 'sequence')} of "
         f"{several(question.job['seq_length'], 'token')}; {several(question.steps, 'step')}"
     )
+    return present(headline, answers, chosen, *notes, footer(size))
 
 
 def answer(one: OfCluster, question: Question) -> str:
@@ -302,8 +290,7 @@ def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any
         "run_s": tried.run_s,
         "run_high_s": tried.slow_s,
         "in_time": in_time(tried, question),
-        "gpu_hours": tried.gpu_hours,
-        "cost": tried.cost,
+        **picked(tried, "gpu_hours", "cost"),
         "frontier": on_frontier,
         "plan": {name: value for name, value in tried.values.items() if name in names and name != "gpu_hours"},
     }

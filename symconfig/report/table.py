@@ -1,9 +1,12 @@
-"""The answer of `symconfig plan`: the ranked candidates, why the first is the first, and how sure that is."""
+"""The answer of `symconfig plan`: the ranked candidates, why the first is the first, and how sure that is; on two kinds
+of GPUs also what lies where, and whether it pays.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from symconfig.descriptor.training import Training
@@ -12,9 +15,10 @@ from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.model import parameters
 from symconfig.plans.configuration import DEGREES
+from symconfig.plans.mixed import MixedPlan
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
-from symconfig.plans.sentences import caveats, left_out, searched
+from symconfig.plans.sentences import caveats, left_out, searched, stage_rows
 from symconfig.report.grid import Block, Grid, abreast, present
 from symconfig.report.rl import whole_step
 from symconfig.solve.choice import TIE
@@ -33,8 +37,10 @@ def blocks(plan: Plan) -> list[Block]:
 
 def summary(plan: Plan) -> Iterator[str]:
     """Yield at most twelve sentences under the table: why row 1 is first (with alternatives and without phases), step,
-    step with balanced routing if it differs, memory, bottleneck, measured runs, real data, whole run, what is left out,
-    and the command that explains it.
+    step with balanced routing if it differs, memory, bottleneck, a measured run of this model on such GPUs (the
+    fastest, as "unproven", if the predicted rate is more than 1.2 times its rate, else one that is like the plan), real
+    data, the whole run (not for the default train_iters or steps with phases), what is left out, and the command that
+    explains it.
     """
     if plan.alternatives and not plan.steps:
         yield _why(plan)
@@ -45,11 +51,22 @@ def summary(plan: Plan) -> Iterator[str]:
     yield from memory_sentences(plan)
     by_memory = plan.binding.startswith("memory")  # else it says that time is the limit
     yield f"Limited by {'memory' if by_memory else words(_sorted(predicted.time)[0][0])}."
-    yield from _measured(plan)
+    if (run := plan.beside.measured) is not None:
+        rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
+        claimed = count(predicted.benchmark_tokens_per_s_per_gpu)
+        if run.unproven:
+            yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
+        else:
+            yield f"Measured by others: {rate}; {claimed} are predicted here."
     if ratios := plan.beside.real_data:
         times = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
         yield f"Measured on packed real data: {times} ({len(ratios)} runs, median {median(ratios):.1f})."
-    yield from _whole_run(plan)
+    if (steps := plan.job.training.train_iters) != Training().train_iters and not plan.steps:
+        hours = steps * predicted.step_s / 3600
+        yield (
+            f"{count(steps)} iterations: {hours:,.1f} hours, {count(hours * plan.best.configuration.world_size)} "
+            f"GPU-hours; {tokens_per_s(plan.best) * 86400 / 1e9:,.2f} billion tokens a day."
+        )
     yield from left_out(plan)
     yield "Why this plan, and how sure it is: symconfig explain DIR, with the folder of --out."
 
@@ -63,7 +80,10 @@ def step_sentence(plan: Plan, *, basis: bool = False) -> str:
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
     runs = predicted.interval_from.get("time", "") if basis else ""
     step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's', runs)}"
-    return f"Step: {step}; {shares}{_of_bf16(plan)}."
+    peak, mfu = plan.cluster.gpu.peak_flops.bf16, ""
+    if peak is not None and plan.best.configuration.precision not in ("bf16", "fp16"):
+        mfu = f"; MFU {percent(predicted.model_tflops_per_gpu * 1e12 / peak.value)} of the bf16 peak"
+    return f"Step: {step}; {shares}{mfu}."
 
 
 def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
@@ -83,68 +103,31 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
         yield f"Precision: {plan.best.configuration.precision} is the fastest here; convergence is not modelled."
 
 
-def _measured(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on a measured run of this model on such GPUs: the fastest, as "unproven", if the predicted rate
-    is more than 1.2 times its rate, else one that is like the plan; nothing if none is known.
-    """
-    if (run := plan.beside.measured) is None:
-        return
-    rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
-    claimed = count(plan.best.predicted.benchmark_tokens_per_s_per_gpu)
-    if run.unproven:
-        yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
-    else:
-        yield f"Measured by others: {rate}; {claimed} are predicted here."
-
-
-def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield a sentence of hours, GPU-hours, tokens a day; nothing for the default train_iters or steps with phases."""
-    training, predicted = plan.job.training, plan.best.predicted
-    if training.train_iters == Training().train_iters or plan.steps:
-        return
-    hours = training.train_iters * predicted.step_s / 3600
-    gpus = plan.best.configuration.world_size
-    daily = predicted.tokens_per_s_per_gpu * gpus * 86400
-    yield (
-        f"{count(training.train_iters)} iterations: {hours:,.1f} hours, {count(hours * gpus)} GPU-hours; "
-        f"{daily / 1e9:,.2f} billion tokens a day."
-    )
-
-
-def _of_bf16(plan: Plan) -> str:
-    """Return "; MFU … of the bf16 peak" for a plan in other precision than bf16 and fp16; "" for these or a GPU without
-    bf16.
-    """
-    peaks, options = plan.cluster.gpu.peak_flops, plan.best.configuration
-    if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
-        return ""
-    share = plan.best.predicted.model_tflops_per_gpu * 1e12 / peaks.bf16.value
-    return f"; MFU {percent(share)} of the bf16 peak"
+def tokens_per_s(candidate: Candidate) -> float:
+    """Return the predicted tokens per second of all GPUs."""
+    return candidate.predicted.tokens_per_s_per_gpu * candidate.configuration.world_size
 
 
 def _why(plan: Plan) -> str:
-    """Return why plan 1 is above plan 2: how much slower that is and in which parts; if faster, why it is second."""
-    slower, because = loss(plan.best, plan.alternatives[0])
+    """Return why plan 1 is above plan 2: how much slower that is and in which parts. If it is faster, why it is second:
+    rare choices, for which time is added to its score, or else more options and axes; neither if one of the two has no
+    standing.
+    """
+    other = plan.alternatives[0]
+    (slower, because), one, two = loss(plan.best, other), plan.best.standing, other.standing
     if slower[1:] == "0.0 %":
         return f"Plan 2 takes as long: {because}."
     if slower[0] == "+":
         return f"Plan 2 is {slower[1:]} slower: {because}."
-    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan, plan.alternatives[0])}".rstrip()
-
-
-def _decided(plan: Plan, other: Candidate) -> str:
-    """Return why a faster candidate `other` is not first: rare choices, for which time is added to its score, or else
-    more options and axes; "" if either has no standing.
-    """
-    one, two = plan.best.standing, other.standing
+    faster = f"Plan 2 would be {slower[1:]} faster: {because}."
     if one is None or two is None:
-        return ""
+        return faster
     added = percent(two.score_s / other.predicted.step_s - 1, 0)
     rare = f"Plan 2 has rare choices, for which {added} are added: {', '.join(two.unusual)}"
     if two.score_s > TIE * (plan.search.best_score_s or one.score_s):
-        return f"{rare}."
+        return f"{faster} {rare}."
     plainer = f"more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
-    return f"{rare}; it has {plainer}" if two.unusual else f"Plan 2 has {plainer}"
+    return f"{faster} {rare}; it has {plainer}" if two.unusual else f"{faster} Plan 2 has {plainer}"
 
 
 def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str, runs: str) -> str:
@@ -163,24 +146,18 @@ def headline(plan: Plan) -> str:
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
     recipe = f" {batch.fp8_recipe}" if batch.fp8_recipe not in ("", batch.precision) else ""
-    gradients = "fp32" if batch.grad_bytes == 4 else batch.precision
+    gradients, adapter, adapters = "fp32" if batch.grad_bytes == 4 else batch.precision, plan.model.adapter, ""
+    if adapter is not None and plan.job.lora is not None:
+        method = {"lora": "LoRA", "qlora": "QLoRA"}[adapter.method]
+        where = ", ".join(plan.job.lora.targets) + (" outside the experts" if plan.model.experts is not None else "")
+        trained = f"{count(parameters(plan.model).trainable)} parameters are trained"
+        adapters = f"\n{method} of rank {adapter.r}, alpha {adapter.lora_alpha:g}, on {where}: {trained}"
     return (
         f"{plan.model.name} on {count(best.configuration.world_size)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), for {runs}\n"
         f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, "
-        f"{batch.precision}{recipe}, gradients in {gradients}{_adapters(plan)}"
+        f"{batch.precision}{recipe}, gradients in {gradients}{adapters}"
     )
-
-
-def _adapters(plan: Plan) -> str:
-    """Return a line break and the line on the adapter that the job added; "" without one or if it is the model's."""
-    adapter = plan.model.adapter
-    if adapter is None or plan.job.lora is None:
-        return ""
-    method = {"lora": "LoRA", "qlora": "QLoRA"}[adapter.method]
-    where = ", ".join(plan.job.lora.targets) + (" outside the experts" if plan.model.experts is not None else "")
-    trained = count(parameters(plan.model).trainable)
-    return f"\n{method} of rank {adapter.r}, alpha {adapter.lora_alpha:g}, on {where}: {trained} parameters are trained"
 
 
 def ranking(plan: Plan) -> Grid:
@@ -209,12 +186,12 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
     """Return a candidate's cells by column, in order; "90 %" is "" without an interval."""
-    p, o, predicted = candidate.configuration, candidate.configuration, candidate.predicted
+    o, predicted = candidate.configuration, candidate.predicted
     return {
         "#": number,
-        **{name: str(getattr(p, name)) for name in DEGREES},
-        "micro": str(candidate.configuration.micro),
-        "accum": str(candidate.configuration.num_microbatches),
+        **{name: str(getattr(o, name)) for name in DEGREES},
+        "micro": str(o.micro),
+        "accum": str(o.num_microbatches),
         "zero": str(o.zero_stage),
         "sp": "yes" if o.sequence_parallel else "no",
         "recompute": o.recompute_text,
@@ -303,6 +280,12 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
     return Grid(heads, abreast(left, right), left=(0, 4), title=title)
 
 
+def stages(plan: Plan) -> Grid:
+    """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
+    heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
+    return Grid(heads, tuple(stage_rows(plan.best.stages, gib)), left=(1, 2), title="Pipeline stages")
+
+
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
     """Return the parts that are not zero, the largest first, then by name."""
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
@@ -320,3 +303,66 @@ def plan_command(fields: Mapping[str, object], pins: Mapping[str, object]) -> st
     words = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [word for name, value in pins.items() for word in ("--pin", f"{name}={value}")]
     return shlex.join(["symconfig", "plan", *words, "--out", "out"])
+
+
+def mixed_blocks(plan: MixedPlan) -> list[Block]:
+    """Return the report of a plan over two kinds of GPUs: a head of two lines, the ranking with the cluster of the
+    first stages in a last column; of the best candidate the kinds in the order of its stages, the stages, and where
+    time and the memory of the fullest kind's GPUs go; and whether mixing pays.
+    """
+    best, batch = plan.best.candidate, plan.best.candidate.configuration
+    kinds = " and ".join(
+        f"{count(share.gpus)} x {share.cluster.gpu.product} ({share.cluster.name})" for share in plan.cluster.shares
+    )
+    headline = (
+        f"{plan.model.name} on {kinds}, for {BACKENDS[best.target.backend].label} {best.target.version}\n"
+        f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, {batch.precision}"
+    )
+    every = (plan.best, *plan.alternatives)
+    ranking = compared(tuple((str(number), each.candidate) for number, each in enumerate(every, 1)))
+    ranking = replace(
+        ranking,
+        headers=(*ranking.headers, "first stages on"),
+        rows=tuple((*row, each.hosts[0].share.cluster.name) for row, each in zip(ranking.rows, every, strict=True)),
+        left=(*ranking.left, len(ranking.headers)),
+    )
+    rows = [
+        {
+            "kind": host.share.cluster.name,
+            "GPUs": count(host.share.gpus),
+            "nodes": host.nodes.text,
+            "stages": host.stages.text,
+            "layers of each stage": " ".join(map(str, host.layers)),
+            "GPU GiB": gib(host.predicted.device_bytes),
+            "usable GiB": gib(host.usable_bytes),
+        }
+        for host in plan.best.hosts
+    ]
+    shares = Grid.of(rows, "plan 1", words=("kind", "layers of each stage"), fixed=tuple(rows[0]))
+    fullest = max(plan.best.hosts, key=lambda host: host.predicted.device_bytes / host.usable_bytes)
+    spent = parts(plan.of(fullest), f"Where plan 1 spends, memory on {fullest.share.cluster.name}")
+    return [headline, ranking, shares, stages(plan.of(fullest)), spent, "\n".join(mixed_verdict(plan))]
+
+
+def mixed_verdict(plan: MixedPlan) -> Iterator[str]:
+    """Yield three sentences: each kind by itself (its step, or why it has no plan); how many times as fast both are as
+    the faster kind, that they do not pay, or that only both run the job; and how many candidates were searched, without
+    a proof of the optimum.
+    """
+    yield " ".join(
+        f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs) "
+        + (f"has no plan: {each.why}." if each.best is None else f"takes {seconds(each.best.predicted.step_s)} s.")
+        for each in plan.alone
+    )
+    faster, gain = plan.faster, plan.gain
+    if gain is None or faster is None:
+        yield "Only both kinds together run it."
+    elif plan.pays:
+        yield f"Both kinds together are {gain:.2f} times as fast as {faster.share.cluster.name} alone."
+    else:
+        yield f"It does not pay: {faster.share.cluster.name} alone is {1 / gain:.2f} times as fast as both kinds."
+    yield (
+        f"Searched: {count(plan.candidates)} candidates, of which {count(plan.feasible)} fit, weighed on a machine of "
+        f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
+        "A candidate that was not mapped may be faster: the result is not proved optimal."
+    )

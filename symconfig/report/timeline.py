@@ -67,8 +67,9 @@ class Chart:
 
 
 def simulated(plan: Plan, candidate: Candidate) -> Chart:
-    """Return the chart of a candidate's simulated step, with notes: the seconds of step and pipeline, and microbatches
-    of the steady part that are not drawn, if any. Raises InputError if its shape cannot be simulated.
+    """Return the chart of a candidate's simulated step, with notes: the seconds of step and pipeline (with several
+    stages also their mean idle share), and microbatches of the steady part that are not drawn, if any. Raises
+    InputError if its shape cannot be simulated.
     """
     point = restore(plan, candidate)
     parts = costed(point)
@@ -79,7 +80,11 @@ def simulated(plan: Plan, candidate: Candidate) -> Chart:
     else:
         chunks = f" x {line.vpp} chunks" if line.vpp > 1 else ""
         title += f": {line.schedule.title}, {line.pp} stages{chunks}, {microbatches(line.m)}"
-    notes = [_step(line, sum(time.values()))]
+    took = f"A step takes {seconds(sum(time.values()))} s, "
+    notes = [f"{took}its microbatches {seconds(line.step_s)} s of that."]
+    if line.pp > 1:
+        share = f"in which a stage is idle for {percent(idle(line))} of the time on average"
+        notes = [f"{took}the pipeline {seconds(line.step_s)} s of that, {share}."]
     if line.left_out:
         notes.append(f"{microbatches(line.left_out)} of the steady part, {seconds(line.left_out_s)} s, are not drawn.")
     return chart(title, notes, line, stage_memory(point, parts, line), time["optimizer"])
@@ -103,16 +108,6 @@ def chart(
         events=events,
         optimizer_s=optimizer_s,
         total_s=end_s + max(optimizer_s, 0.0),
-    )
-
-
-def _step(line: Timeline, step_s: float) -> str:
-    """Return the sentence on the step's and the pipeline's seconds and, with several stages, the mean idle share."""
-    if line.pp == 1:
-        return f"A step takes {seconds(step_s)} s, its microbatches {seconds(line.step_s)} s of that."
-    return (
-        f"A step takes {seconds(step_s)} s, the pipeline {seconds(line.step_s)} s of that, in which a stage is "
-        f"idle for {percent(idle(line))} of the time on average."
     )
 
 

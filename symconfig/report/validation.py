@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, gib, percent, picked, seconds, several, signed
+from symconfig.format import count, gib, grouped, percent, picked, seconds, several, signed
 from symconfig.measured.comparison import CLOSE, MOST, Comparison
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
@@ -23,13 +23,26 @@ Figures = Mapping[str, Any]
 
 def validation_blocks(scores: Sequence[Source]) -> list[Block]:
     """Return the tables of errors, of runs out of memory, of sweeps and of growth with GPUs, and texts: numbers of
-    rows, releases of software never measured, options ignored, rows skipped and why; empty parts are left out.
+    rows, releases of software never measured, options ignored, rows skipped and why (by source and reason, with up to
+    three ids); empty parts are left out.
     """
     sources = [_source(source) for source in scores]
-    grids = (*errors(sources), out_of_memory(sources), sweeps(sources), _growths(scores))
-    strange = _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
-    ignored = _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
-    return present(*grids, _counts(scores), strange, ignored, _skipped(scores))
+    skipped = (
+        f"{source.name}, {several(len(ids), 'row')}: {reason.rstrip('.')} "
+        f"({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})"
+        for source in scores
+        for reason, ids in grouped((why, row) for row, why in source.skipped).items()
+    )
+    return present(
+        *errors(sources),
+        out_of_memory(sources),
+        sweeps(sources),
+        _growths(scores),
+        _counts(scores),
+        _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else []),
+        _counted("Stated, and not predicted with", scores, lambda case: case.ignored),
+        titled("Skipped", skipped, ""),
+    )
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
@@ -83,19 +96,6 @@ def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence
         texts = "; ".join(f"{text} ({several(rows, 'row')})" for text, rows in counts.most_common())
         lines += [f"{source.name}, {texts}"] if counts else []
     return titled(title, lines, "")
-
-
-def _skipped(scores: Sequence[Source]) -> str:
-    """Return a title and a line for each source and reason: number of skipped rows, up to three ids; "" if none was
-    skipped.
-    """
-    lines = []
-    for source in scores:
-        for reason in dict.fromkeys(why for _, why in source.skipped):
-            ids = [row for row, why in source.skipped if why == reason]
-            which = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-            lines.append(f"{source.name}, {several(len(ids), 'row')}: {reason.rstrip('.')} ({which})")
-    return titled("Skipped", lines, "")
 
 
 def validation_data(scores: Sequence[Source]) -> dict[str, Any]:
@@ -321,10 +321,10 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     )
     other = "The job runs with other options than the script has"
     return present(
-        Grid.of(rows, f"Beside {log.path} ({steady})", words=("",)) if written else "",
-        Grid.of(differences, other, words=("option", "script", "log")) if found.differences else "",
+        Grid.of(rows, f"Beside {log.path} ({steady})", words=("",)),
+        Grid.of(differences, other, words=("option", "script", "log")),
         "\n".join(_sentences(found)),
-        Grid.of(causes, "Any of these alone would explain the step", words=("assumption",)) if found.causes else "",
+        Grid.of(causes, "Any of these alone would explain the step", words=("assumption",)),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, seconds
+from symconfig.format import count, grouped, seconds
 from symconfig.render.files import sh
 from symconfig.report.grid import Block, Grid, present
 
@@ -25,19 +25,9 @@ def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
     counts = Counter(check.status for check in checks)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
     grid = Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}")
-    return [grid, *([numbers] if (numbers := _numbers(checks)).rows else []), f"{summary}.{_unchecked(checks)}"]
-
-
-def _unchecked(checks: Sequence[Check]) -> str:
-    """Return a sentence, after a blank, with the skipped checks' names by reason; "" if none is skipped."""
-    names: dict[str, str] = {}
-    for check in checks:
-        if check.status == "skipped":
-            reason = " ".join(check.detail.split())
-            names[reason] = f"{names[reason]}, {check.name}" if reason in names else check.name
-    if not names:
-        return ""
-    return f" Not checked: {'; '.join(f'{name} ({reason})' for reason, name in names.items())}."
+    skipped = grouped((" ".join(check.detail.split()), check.name) for check in checks if check.status == "skipped")
+    why = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items())
+    return [grid, *present(_numbers(checks)), f"{summary}.{f' Not checked: {why}.' if why else ''}"]
 
 
 def _numbers(checks: Sequence[Check]) -> Grid:
@@ -66,17 +56,12 @@ def frozen(checked: Checked) -> list[Block]:
         if each.written is not None:
             rows += [("", "", "", f"written: {each.written}"), ("", "", "", f"now:     {each.found}")]
     grid = Grid(("", "file", "line", "found"), tuple(rows), left=(0, 1, 3), title=f"Check of {checked.place}")
-    return present(grid, _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
-
-
-def _verdict(checked: Checked) -> str:
-    """Return the sentence that nothing is edited or stale, or how many findings fail, with a command to try."""
-    failed = checked.findings
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
-    if not failed:
-        return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
-    things = "1 thing is" if len(failed) == 1 else f"{count(len(failed))} things are"
-    return f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
+    verdict = f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
+    if failed := len(checked.findings):
+        things = "1 thing is" if failed == 1 else f"{count(failed)} things are"
+        verdict = f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
+    return present(grid, verdict, *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
 
 
 def _command(checked: Checked) -> str:

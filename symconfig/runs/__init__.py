@@ -1,1 +1,1 @@
-"""What surrounds a run: replan/, checkpoint/, sweep/, whatif/ and rl/."""
+"""What surrounds a run: replan/, checkpoint/, sweep/ and rl/."""

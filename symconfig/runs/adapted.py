@@ -81,7 +81,10 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     InputError with all targets that select none, or MLPs beside experts.
     """
     known = adapter_targets(model.model_copy(update={"adapter": None}))
-    fuses = BACKENDS[_backend(model, job)].fuses(model)
+    backend: str = job.backend
+    if "backend" not in job.model_fields_set:  # then the one that its target assumes
+        backend = target_of(model, job).assumes.get("backend", backend)
+    fuses = BACKENDS[backend].fuses(model)
     named, problems = list[str](), list[Problem]()
     for target in lora.targets:
         try:
@@ -94,19 +97,11 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     return tuple(name for name in known if name in chosen)
 
 
-def _backend(model: ModelDescriptor, job: Job) -> str:
-    """Return the job's backend, or the one that its target assumes if the job leaves it open."""
-    if "backend" in job.model_fields_set:
-        return job.backend
-    return target_of(model, job).assumes.get("backend", job.backend)
-
-
 def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]) -> Iterable[str]:
     """Return the modules that one target of `lora.targets` selects. Raises InputError for none, or MLP modules of a
-    model with experts.
-
-    target: a group ("all-linear", for a model with experts without MLPs; attention; MLP), a name of Megatron-Bridge
-    (its first module that is there), or a module. known: the model's modules; fuses: modules that the framework fuses.
+    model with experts. target: a group ("all-linear", for a model with experts without MLPs; attention; MLP), a name of
+    Megatron-Bridge (its first module that is there), or a module. known: the model's modules; fuses: modules that the
+    framework fuses.
     """
     usual = without_overlap(known, fuses)
     groups = {
@@ -116,23 +111,16 @@ def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collec
     }
     meant = groups.get(target) or [name for name in _OF_BRIDGE.get(target, (target,)) if name in known][:1]
     if model.experts is not None and set(meant) & MLP_TARGETS:
-        raise InputError(
+        what = (
             "adapters beside experts are not planned: Transformers keeps experts as one tensor, and Megatron-Bridge "
-            "gives all experts of a rank one adapter",
-            field="lora.targets",
-            got=target,
-            hint=OF_ATTENTION,
+            "gives all experts of a rank one adapter"
         )
+        raise InputError(what, field="lora.targets", got=target, hint=OF_ATTENTION)
     if meant:
         return meant
-    able = [*(name for name in groups if groups[name]), *usual, *without_overlap(known)]
-    raise InputError(
-        f"{model.name} has no such linear layers",
-        field="lora.targets",
-        got=target,
-        need=f"some of {', '.join(dict.fromkeys(able))}",
-        hint=nearest(target, (*TARGET_GROUPS, *known)),
-    )
+    able = dict.fromkeys((*(name for name in groups if groups[name]), *usual, *without_overlap(known)))
+    what, hint = f"{model.name} has no such linear layers", nearest(target, (*TARGET_GROUPS, *known))
+    raise InputError(what, field="lora.targets", got=target, need=f"some of {', '.join(able)}", hint=hint)
 
 
 _TEXT_ALONE = "trained on text alone: its vision tower is not loaded (images.per_sequence, --images-per-sequence)"
@@ -152,26 +140,18 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     images = job.images or Images()
     if model.vision is None:
         if images.per_sequence:
-            raise InputError(
-                f"{model.name} has no vision tower",
-                field="images.per_sequence",
-                got=f"{images.per_sequence:g}",
-                need="0",
-                hint="a multimodal config.json, or a descriptor with the section vision",
-            )
+            what, got = f"{model.name} has no vision tower", f"{images.per_sequence:g}"
+            hint = "a multimodal config.json, or a descriptor with the section vision"
+            raise InputError(what, field="images.per_sequence", got=got, need="0", hint=hint)
         return model
     if not images.per_sequence:
         return model.model_copy(update={"vision": None, "notes": (*model.notes, _TEXT_ALONE)})
     vision = _laid_over(model.vision, images, beside_adapters=model.adapter is not None)
     seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
     if (tokens := images.per_sequence * vision.tokens) > seq_length:
-        raise InputError(
-            f"{images.per_sequence:g} images of {vision.tokens} tokens are more than a sequence holds",
-            field="images.per_sequence",
-            got=f"{tokens:g} tokens",
-            need=f"at most {seq_length}",
-            hint="fewer or smaller images, or a larger seq_length",
-        )
+        what = f"{images.per_sequence:g} images of {vision.tokens} tokens are more than a sequence holds"
+        need, hint = f"at most {seq_length}", "fewer or smaller images, or a larger seq_length"
+        raise InputError(what, field="images.per_sequence", got=f"{tokens:g} tokens", need=need, hint=hint)
     return model.model_copy(update={"vision": vision})
 
 

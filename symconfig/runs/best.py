@@ -10,7 +10,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.tuning import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.frameworks.behaviour import PROGRAMS
 from symconfig.frameworks.known import BACKENDS, built
@@ -79,7 +78,10 @@ def best_plan(
         assert learns is not None, "other targets are refused"
         rl = target.rl.with_engine(learns.engines[0])
         refined = target.model_copy(update={"rl": rl, "target": source.name})
-        return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, _reward(model, rl), learns), top)
+        critic = _of_values(model, rl.critic) if rl.has_critic else None
+        named = rl.reward_model
+        reward = None if named is None or named.placement == "server" else _of_values(model, named.model)
+        return step(Question(model, cluster, refined, rl, critic, solve, reward, learns), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 
@@ -103,10 +105,8 @@ def solved(
     writes: bool = True,
 ) -> Plan:
     """Return the plan of one search, without phases around it, with up to `top` candidates. Job fields that are not set
-    have the values that the target assumes.
-
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits, or (unless `writes` is False)
-    the target cannot express the best plan.
+    have the values that the target assumes. Raises InputError for a job that can never run, and InfeasibleError if
+    nothing fits, or (unless `writes` is False) the target cannot express the best plan.
     """
     from symconfig.solve.search import search  # needs NumPy
 
@@ -171,22 +171,11 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     return model if compares is None else compares.scoring(model, job), job
 
 
-def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the reward model, without adapters and with a score head; None if there is none, or a server runs it.
-    Without a name it is the actor's model. Raises as `load_model`.
+def _of_values(model: ModelDescriptor, name: str | None) -> ModelDescriptor:
+    """Return the model of a name, or without one the actor's `model`, with a score head and no adapter. Raises as
+    `load_model`.
     """
-    if (named := rl.reward_model) is None or named.placement == "server":
-        return None
-    return (model if named.model is None else load_model(named.model)).of_values
-
-
-def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the critic with a value head and no adapter; None if none is trained. Without a name it is the actor's
-    model.
-    """
-    if not rl.has_critic:
-        return None
-    return (model if rl.critic is None else load_model(rl.critic)).of_values
+    return (model if name is None else load_model(name)).of_values
 
 
 def unsupported(

@@ -14,7 +14,7 @@ from symconfig.runs.best import prepared, solved, supported
 from symconfig.solve.extras import check_pins
 from symconfig.solve.mixed.across import described
 from symconfig.solve.mixed.search import search
-from symconfig.solve.pins import DEGREES, parse
+from symconfig.solve.pins import DEGREES
 
 _OF_BOTH = (*DEGREES, "layout")  # pins
 Progress = Callable[[str, float], None]
@@ -31,9 +31,7 @@ def mixed_plan(
 ) -> MixedPlan:
     """Return the plan of a job over both kinds of GPUs, and the best of each kind by itself, without the job's pins of
     degrees and layout (`why` if it has none). Of the `top` fastest candidates those that Megatron-LM cannot express are
-    dropped.
-
-    writes: files are wanted, see `best.best_plan`. Raises InputError for jobs that cannot run over two kinds,
+    dropped. writes: files are wanted, see `best.best_plan`. Raises InputError for jobs that cannot run over two kinds,
     UnsupportedError for models that the target lacks, InfeasibleError if nothing fits or no candidate can be expressed.
     """
     if problems := list(_refused(model, cluster, job)):
@@ -47,7 +45,7 @@ def mixed_plan(
     mix = search(model, cluster, job, progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
     every = [described(placed, cluster, mix.jobs) for placed in mix.ranked[:top]]
-    check_pins(job, parse(job.pins), (each.candidate for each in every))
+    check_pins(job, (each.candidate for each in every))
     able, reasons = [], list[Problem]()
     for each in every:
         wrong = _refusals(model, job, each)
@@ -100,9 +98,8 @@ def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterato
     (else another target) than Megatron-LM, and RL or adapters.
     """
     if job.gpus not in ("auto", cluster.gpus):
-        yield Problem(
-            "must be the GPUs of both kinds together", field="gpus", got=str(job.gpus), need=str(cluster.gpus)
-        )
+        what = "must be the GPUs of both kinds together"
+        yield Problem(what, field="gpus", got=str(job.gpus), need=str(cluster.gpus))
     only = "only Megatron-LM's pipelines go over two kinds of GPUs"
     if job.backend != megatron.NAME:
         yield Problem(only, field="backend", got=job.backend, need=megatron.NAME)

@@ -22,7 +22,7 @@ from symconfig.frameworks.known import BACKENDS, ENTRIES, Entry, Name
 from symconfig.frameworks.megatron.releases import NEWEST
 from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
-from symconfig.render.summary import nodes
+from symconfig.render.shared import nodes
 from symconfig.units import GIB
 
 OnMismatch = Literal["fail", "warn", "ignore"]
@@ -154,9 +154,8 @@ def started(
     Raises InputError for an unreadable plan, another on_mismatch, or a wrong number in a launcher's variable.
     """
     if on_mismatch not in get_args(OnMismatch):
-        raise InputError(
-            "wrong value", field="on_mismatch", got=repr(on_mismatch), need=" or ".join(get_args(OnMismatch))
-        )
+        need = " or ".join(get_args(OnMismatch))
+        raise InputError("wrong value", field="on_mismatch", got=repr(on_mismatch), need=need)
     ready = loaded(plan)
     if on_mismatch == "ignore":
         return ready
@@ -179,31 +178,21 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
     """Yield the mismatch of the world size, or else of the ranks per node if that is known. An unknown world size is a
     mismatch if the plan has several ranks.
     """
-    need = plan.best.configuration.world_size
+    need, on_node = plan.best.configuration.world_size, nodes(plan).gpus
     if surroundings.world_size is None:
         if need > 1:
-            yield Problem(
-                f"no launcher states the number of ranks, and the plan is for {need}",
-                field="WORLD_SIZE",
-                hint='torchrun, or on_mismatch="ignore" to look at the values only',
-            )
+            what = f"no launcher states the number of ranks, and the plan is for {need}"
+            hint = 'torchrun, or on_mismatch="ignore" to look at the values only'
+            yield Problem(what, field="WORLD_SIZE", hint=hint)
         return
     if surroundings.world_size != need:
-        yield Problem(
-            "the plan is for another number of ranks",
-            field=surroundings.said_by,
-            got=str(surroundings.world_size),
-            need=str(need),
-            hint=f"symconfig replan PLAN.json --gpus {surroundings.world_size}",
-        )
-    elif surroundings.local_world_size is not None and surroundings.local_world_size != nodes(plan).gpus:
-        yield Problem(
-            "the plan is for another number of ranks on a node",
-            field="LOCAL_WORLD_SIZE",
-            got=str(surroundings.local_world_size),
-            need=str(nodes(plan).gpus),
-            hint="a cluster descriptor with as many GPUs per node",
-        )
+        got, hint = str(surroundings.world_size), f"symconfig replan PLAN.json --gpus {surroundings.world_size}"
+        what = "the plan is for another number of ranks"
+        yield Problem(what, field=surroundings.said_by, got=got, need=str(need), hint=hint)
+    elif surroundings.local_world_size not in (None, on_node):
+        what, got = "the plan is for another number of ranks on a node", str(surroundings.local_world_size)
+        hint = "a cluster descriptor with as many GPUs per node"
+        yield Problem(what, field="LOCAL_WORLD_SIZE", got=got, need=str(on_node), hint=hint)
 
 
 def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
@@ -251,12 +240,6 @@ def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Pr
     need = releases.resolve(target.version if target.backend == backend.name else releases.of(plan.job))
     if releases.minor(need) in (numbers(installed)[:2], NEWEST):
         return
-    yield Problem(
-        "the plan is for another release",
-        field=backend.distribution,
-        got=f"{releases.prefix}{installed}",
-        need=need,
-        hint=f"symconfig replan PLAN.json --{str(releases.asked_by).replace('_', '-')} {releases.installed(installed)}"
-        if curable
-        else None,
-    )
+    option = f"--{str(releases.asked_by).replace('_', '-')} {releases.installed(installed)}"
+    hint, got = f"symconfig replan PLAN.json {option}" if curable else None, f"{releases.prefix}{installed}"
+    yield Problem("the plan is for another release", field=backend.distribution, got=got, need=need, hint=hint)

@@ -162,11 +162,10 @@ class _Stage:
     def __init__(self, times: Times, shape: Shape, stage: int, order: _Order) -> None:
         """Create a stage at time 0, with its gathers queued and its reductions placed."""
         self.times, self.shape, self.stage, self.order = times, shape, stage, order
-        slow = float(np.broadcast_to(times.slow, shape.pp)[stage])
         backward = times.recompute[stage] + times.backward[stage] + times.weight[stage]
-        seconds = (times.forward[stage] * slow).tolist(), (backward * slow).tolist()
+        seconds = times.forward[stage].tolist(), backward.tolist()
         self.own_s: list[float] = [seconds[kind][chunk // shape.pp] for kind, chunk, _ in order.tasks]
-        saved_s = ((np.zeros(shape.vpp) if times.paired is None else times.paired[stage] / 2.0) * slow).tolist()
+        saved_s = (np.zeros(shape.vpp) if times.paired is None else times.paired[stage] / 2.0).tolist()
         for n in order.pairs:
             other, own = (order.tasks[each][1] // shape.pp for each in (n, n + 1))
             self.own_s[n + 1] += self.own_s[n]

@@ -178,7 +178,6 @@ class Times:
     hide: the share of a chunk's own first forward (last backward) that its gather (reduction) overlaps with, unless
     apart; [pp, vpp], or one for all.
     contention: the share of an overlapped collective's time by which it slows the work down; below 1.
-    slow: [pp], how many times longer each stage's GPUs take for any work, or one for all.
     """
 
     forward: Array
@@ -194,7 +193,6 @@ class Times:
     hide: Array | float = 0.0
     contention: float = 0.0
     paired: Array | None = None
-    slow: Array | float = 1.0
 
 
 class Window(NamedTuple):

@@ -31,12 +31,7 @@ _FOLDER = {"type": "string", "description": "a new folder, where the plan's file
 _CLUSTER = {"type": "string", "description": "a cluster of the zoo, as h100, or the path of a descriptor"}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a tool answers: the screen as blocks, and plain data."""
-
-    blocks: list[Block]
-    data: dict[str, Any]
+Answer = tuple[list[Block], dict[str, Any]]  # what a tool answers: the screen, and plain data
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +66,24 @@ def _plan(job: Mapping[str, Any], out: str | None = None, top: int = 5) -> Answe
     result = plan(**job, top=top)
     if out is not None:
         result.write(out)
-    return Answer((of_step if result.plan.rl else blocks)(result.plan), result.to_dict())
+    return (of_step if result.plan.rl else blocks)(result.plan), result.to_dict()
 
 
 def _estimate(job: Mapping[str, Any]) -> Answer:
-    from symconfig.api.estimate import estimate
+    from symconfig.api.existing import estimate
 
     result = estimate(**job)
-    return Answer(result.blocks(), result.to_dict())
+    return result.blocks(), result.to_dict()
 
 
 def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log: str | None = None) -> Answer:
     """Return the audit of a script and, with the log of its run, the prediction compared with the log (`log` in the
     data). Raises as `audit` and `compare`.
     """
-    from symconfig.api.existing import audit, compare
-    from symconfig.report.audit import blocks, to_dict
-    from symconfig.report.validation import comparison_blocks, comparison_data
+    from symconfig.api.existing import audit, audit_answer, compare
 
     done = audit(source, cluster, gpus)
-    if log is None:
-        return Answer(blocks(done), to_dict(done))
-    found = compare(done, log)
-    return Answer([*blocks(done), *comparison_blocks(found)], to_dict(done) | {"log": comparison_data(found)})
+    return audit_answer(done, None if log is None else compare(done, log))
 
 
 def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> Answer:
@@ -106,14 +96,14 @@ def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> An
     result = replan(plan, **changes)
     if out is not None:
         result.new.write(out)
-    return Answer(replan_blocks(result.found), result.to_dict())
+    return replan_blocks(result.found), result.to_dict()
 
 
 def _list(kind: str) -> Answer:
     if kind not in ("models", "clusters"):
         raise InputError("wrong value", field="kind", got=kind, need="models or clusters")
     names = list(zoo_models() if kind == "models" else zoo_clusters())
-    return Answer([", ".join(names)], {kind: names})
+    return [", ".join(names)], {kind: names}
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -153,10 +143,7 @@ TOOLS: Mapping[str, Tool] = {
         _replan,
     ),
     "list": Tool(
-        "List the names of the zoo's models or clusters.",
-        {"kind": {"enum": ["models", "clusters"]}},
-        ("kind",),
-        _list,
+        "List the names of the zoo's models or clusters.", {"kind": {"enum": ["models", "clusters"]}}, ("kind",), _list
     ),
 }
 
@@ -166,9 +153,8 @@ _TYPES: Mapping[str, type] = {"string": str, "integer": int, "array": list, "obj
 
 def _wrong(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[Problem]:
     """Yield a problem for each value of another type than its JSON schema has, and for fields unknown or missing.
-    field: the dotted name of `value`; "" for all arguments.
-
-    Alternatives and references of a schema are left to the function that takes the value.
+    field: the dotted name of `value`; "" for all arguments. Alternatives and references of a schema are left to the
+    function that takes the value.
     """
     kind = schema.get("type", "")
     if kind in _TYPES and (isinstance(value, bool) or not isinstance(value, _TYPES[kind])):
@@ -191,10 +177,10 @@ def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]
             raise InputError("there is no such tool", field="name", got=name, need=", ".join(TOOLS))
         if wrong := list(_wrong(arguments, tool.schema())):
             raise InputError(wrong)
-        made = tool.run(**arguments)
+        blocks, data = tool.run(**arguments)
     except SymconfigError as error:
         return plain([f"error: {problem}" for problem in error.problems], LEAST_WIDTH), None
-    return plain(made.blocks, LEAST_WIDTH), made.data
+    return plain(blocks, LEAST_WIDTH), data
 
 
 def server() -> Server[Any]:

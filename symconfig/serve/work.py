@@ -71,9 +71,8 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     """Return {html: a plan's page, plan: its JSON, files: {name: text} without the trace, exit_code: 0, problems: []};
-    the other fine-tuning framework is searched, too.
-
-    Raises InputError, InfeasibleError, and UnsupportedError if no target can express the model.
+    the other fine-tuning framework is searched, too. Raises InputError, InfeasibleError, and UnsupportedError if no
+    target can express the model.
     """
     from symconfig.api.files import Wanted, page_files
     from symconfig.api.planning import solve
@@ -125,10 +124,8 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     """Return {html: an audit's page, audit: its JSON, exit_code: 1 if the script does not run as it is, else 0,
-    problems: []}.
-
-    Only _LAUNCH_FIELDS and `script` of `data` are used. The script's text is written to `folder`, the only one it may
-    name files in, and never executed. Raises InputError without text, or for names not in the zoo.
+    problems: []}. Only _LAUNCH_FIELDS and `script` of `data` are used. The script's text is written to `folder`, the
+    only one it may name files in, and never executed. Raises InputError without text, or for names not in the zoo.
     """
     from symconfig.api.existing import audit, audit_page
     from symconfig.existing.launch.text import below

@@ -52,14 +52,14 @@ from symconfig.cost.step import (
     prefixed,
 )
 from symconfig.cost.table import Table
+from symconfig.format import picked
 from symconfig.graph.model import sequence
-from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.choice import NEARLY, Incumbents, recomputed_and_offloaded
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
-from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
+from symconfig.solve.prospect import Prospect, effective, recomputing
 from symconfig.solve.space import Request, points, priced, schemes
-from symconfig.solve.split import Split, splits
+from symconfig.solve.split import SAID_BY, Split, splits
 from symconfig.solve.stages import ROUNDING
 from symconfig.solve.usual import premium
 
@@ -135,14 +135,12 @@ class Result:
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count, split = int(self.layers[r, o, n]), batch.splits[int(batch.setting.pipelines.which[n])]
         request, offload = piece.request, batch.setting.offload[int(o)]
-        configuration = Configuration(
+        configuration = replace(
+            request.configuration,
             **batch.points.degrees_at(n) | {"vpp": split.vpp},
             **recomputing(batch.table.policies[int(r)], count),
-            **stages_of_split(split),
+            **picked(split, *SAID_BY),
             micro=int(batch.points.micro[n]),
-            global_batch=request.global_batch,
-            seq_length=request.seq_length,
-            precision=request.precision,
             sequence_parallel=piece.scheme.sequence_parallel,
             cp_comm=piece.scheme.cp_comm,
             zero_stage=batch.setting.zero,
@@ -277,7 +275,8 @@ def _sharded(
         if may.any():
             may &= host_bytes(low, where, setting)[0] <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
         fits = np.asarray(may.any(axis=0))
-        found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
+        no_room = int((~fits & runs).sum())
+        found.refused.add("memory", "even full recompute and offload leave too little memory", no_room)
         least, alive = bound * (1 - ROUNDING), order[fits[order]]
         if not found.any_will_do and runs.any() and not fits.any() and not found.families:
             # to report by how much nothing fits

@@ -19,7 +19,7 @@ from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Predicted, Stage, Target
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.costed import Costed, costed, detailed, refined_time, sizes, table_of
-from symconfig.solve.interval import EVERY, NINE_IN_TEN, fixed, interval, spread_over, uneven, waited
+from symconfig.solve.interval import EVERY, NINE_IN_TEN, Interval, fixed, interval, spread_over, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants, device_budget, fitting
 from symconfig.solve.stages import ROUNDING
@@ -92,32 +92,34 @@ def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, clust
     of_memory = spread_over(needed / parts.peaks[worst], "memory", cluster, request.model)
     of_time = spread_over(slower, "time", cluster, request.model)
 
-    def device(needed: float) -> float:
-        return tidy(device_bytes(needed, prospect.machine, request.framework))
-
     def pair(values: Array) -> tuple[float, float]:
         return tidy(float(values[0])), tidy(float(values[1]))
 
     task, ranks = request.job.task_of(request.model), np.full(2, float(p.ep))
     of = uneven(request.model, ranks, task, of_runs) | waited(request.model, ranks, of_runs)
-    edges = [parts.peaks[worst] * factor for factor in (of_memory.low, of_memory.high)]
-    least, most = np.quantile(needed, of_runs)
+    ends = np.quantile(needed, of_runs).tolist()
+    device = np.array([device_bytes(each, prospect.machine, request.framework) for each in ends])
     return replace(
         what,
-        interval=what.interval
-        | {
-            "step_s": (tidy(what.step_s * of_time.low), tidy(what.step_s * of_time.high)),
-            "peak_bytes": (tidy(edges[0]), tidy(edges[1])),
-            "device_bytes": (device(edges[0]), device(edges[1])),
-        },
+        interval=_intervals(prospect, what.step_s, of_time, parts.peaks[worst], of_memory),
         untrained={
             "load": pair(1 + np.sqrt(p.pp) * of[OF_STAGE]),
             "layer_load": pair(of[OF_LAYER]),
-            "device_bytes": (device(float(least)), device(float(most))),
+            "device_bytes": pair(device),
             "waited_load": pair(of[OF_STEP]),
             "step_s": pair(what.step_s * np.quantile(slower, of_runs)),
         },
     )
+
+
+def _intervals(
+    prospect: Prospect, step_s: float, of_time: Interval, peak: float, of_memory: Interval
+) -> dict[str, tuple[float, float]]:
+    """Return the 90 % intervals (low, high) of step_s, peak_bytes and device_bytes, from those of measured values."""
+    steps, peaks = ([value * of.low, value * of.high] for value, of in ((step_s, of_time), (peak, of_memory)))
+    devices = [device_bytes(each, prospect.machine, prospect.request.framework) for each in peaks]
+    every = {"step_s": steps, "peak_bytes": peaks, "device_bytes": devices}
+    return {name: (tidy(low), tidy(high)) for name, (low, high) in every.items()}
 
 
 def plan_candidate(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
@@ -169,11 +171,6 @@ def predicted(
     numbers = constants(request) | ({} if experts is None else {"run_expert_copies": experts.computing_per_tok})
     flops = flops_per_token(blocks, sequence(request.model), numbers)
     time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))
-    peaks = (peak * memory_range.low, peak * memory_range.high)
-
-    def device(allocated: float) -> float:
-        return device_bytes(allocated, prospect.machine, request.framework)
-
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
         step_s=tidy(step),
@@ -182,15 +179,11 @@ def predicted(
         mfu=tidy(tokens * flops / getattr(cluster.gpu.peak_flops, request.precision).value),
         peak_bytes=tidy(peak),
         reserved_bytes=tidy(taken),
-        device_bytes=tidy(device(peak)),
+        device_bytes=tidy(device_bytes(peak, prospect.machine, request.framework)),
         host_bytes=tidy(host),
         memory={name: tidy(value) for name, value in memory.items()},
         time={name: tidy(value) for name, value in time.items()},
-        interval={
-            "step_s": (tidy(step * time_range.low), tidy(step * time_range.high)),
-            "peak_bytes": (tidy(peaks[0]), tidy(peaks[1])),
-            "device_bytes": (tidy(device(peaks[0])), tidy(device(peaks[1]))),
-        },
+        interval=_intervals(prospect, step, time_range, peak, memory_range),
         interval_from={"time": time_range.basis, "memory": memory_range.basis},
     )
 

@@ -19,7 +19,8 @@ from symconfig.cost.framework import device_bytes
 from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Pipeline, Pipelines, StageShape, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
-from symconfig.cost.table import WEIGHTS, Choice
+from symconfig.cost.table import Choice
+from symconfig.cost.weights import WEIGHTS
 from symconfig.frameworks.extras import on
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import Precision
@@ -108,15 +109,15 @@ def complexity(prospect: Prospect) -> int:
     or such a layout).
     """
     p, split = prospect.configuration, prospect.split
-    ends = split.first_layers is not None or split.last_layers is not None
+    ends = split.first_stage_layers is not None or split.last_stage_layers is not None
     return (
         sum(size > 1 for size in (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp))
         + len(on(prospect.request.configuration))
         + recomputed_and_offloaded(prospect.choice, some_layers=bool(prospect.block_layers))
         + bool(prospect.offload.optimizer)
         + bool(prospect.offload.weights)
-        + (split.layout is not None)
-        + (ends or (split.layout is not None and is_uneven(split.chunks)))
+        + (split.pipeline_layout is not None)
+        + (ends or (split.pipeline_layout is not None and is_uneven(split.chunks)))
     )
 
 

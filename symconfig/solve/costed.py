@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from symconfig.cost.blocks import KEPT, BlockCost
-from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.optimizer import between_ends_s, copies_s
 from symconfig.cost.pipeline import chunk_times
@@ -20,7 +19,7 @@ from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.schedule.simulate import not_simulated, simulate
 from symconfig.schedule.timeline import Shape, Timeline, Times
-from symconfig.solve.pieces import PLAIN, WHOLE
+from symconfig.solve.pieces import PLAIN, WHOLE, setting
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
 
@@ -155,39 +154,32 @@ def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = 
     counts = prospect.split.counts(small.kinds)
     shapes = tuple(_shape(prospect, index, small.kinds, count) for index, count in enumerate(counts))
     pipelines = Pipelines.of([Pipeline(pp, prospect.split.vpp, shapes)])
-    setting = Setting(
-        pipelines=pipelines,
-        zero=prospect.configuration.zero_stage,
-        offload=(prospect.offload,),
-        machine=prospect.machine,
-        framework=request.framework,
-        bytes=element_bytes(request.framework, prospect.machine),
-        tied=request.model.tie_word_embeddings,
-    )
-    sums = stages(small, pipelines, every, setting.tied)
+    priced_at = setting(request, prospect.machine, pipelines, prospect.configuration.zero_stage, (prospect.offload,))
+    sums = stages(small, pipelines, every, priced_at.tied)
     if not prospect.block_layers:
-        return Costed(sums, where, setting, small)
+        return Costed(sums, where, priced_at, small)
     prefixes = tuple(
         tuple(prospect.split.first_layers_of(stage, small.kinds, count) for count in (0, prospect.block_layers))
         for stage in range(pp)
     )
-    plain = evaluate(sums.policy(0), where, setting)
+    plain = evaluate(sums.policy(0), where, priced_at)
     cost = evaluate_block(
-        Extremes(0, 1, small, every, sums, plain), where, setting, prefixed([prefixes], None, pp), np.inf
+        Extremes(0, 1, small, every, sums, plain), where, priced_at, prefixed([prefixes], None, pp), np.inf
     ).cost
-    return Costed(sums, where, setting, small, cost)
+    return Costed(sums, where, priced_at, small, cost)
 
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # parts of the slowest stage's time
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
-def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Timeline:
-    """Return the simulated timeline of a step. slow: as of `Times`.
+def timeline(prospect: Prospect, parts: Costed, made: Times | None = None) -> Timeline:
+    """Return the simulated timeline of a step under the framework's own schedule. made: its times; None: `times`.
 
     Raises InputError if the schedule cannot run this shape.
     """
-    return run_schedule(prospect, parts, replace(times(prospect, parts), slow=slow))
+    made = times(prospect, parts) if made is None else made
+    return simulate(made, *shape(parts), paired=prospect.beside_another)
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
@@ -228,10 +220,10 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
     if not _can_simulate(parts):
         return time
     made = times(prospect, parts)
-    alone = run_schedule(prospect, parts, without_exchange(made)).step_s
+    alone = timeline(prospect, parts, without_exchange(made)).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if not parts.setting.sharding.each_microbatch:
-        shown = optimizer_start_s(run_schedule(prospect, parts, made), parts) - alone
+        shown = optimizer_start_s(timeline(prospect, parts, made), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
     return time
 
@@ -239,11 +231,6 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
 def without_exchange(made: Times) -> Times:
     """Return the times without weight gathers and gradient reductions."""
     return replace(made, gather=None, reduce=None)
-
-
-def run_schedule(prospect: Prospect, parts: Costed, made: Times) -> Timeline:
-    """Return the simulated timeline of a step with these times, under the framework's own schedule."""
-    return simulate(made, *shape(parts), paired=prospect.beside_another)
 
 
 def shape(parts: Costed) -> tuple[int, int]:

@@ -16,12 +16,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.format import picked
-from symconfig.frameworks.extras import NAMES, gradient_bytes, put_on
+from symconfig.frameworks.extras import gradient_bytes, put_on
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.scheme import CpComm
 from symconfig.install import VERSION
-from symconfig.plans.configuration import EXTRAS, ZERO_STAGES, Configuration
+from symconfig.plans.configuration import EXTRAS, ZERO_STAGES
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.solve.candidate import described
@@ -142,7 +141,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         field, got = ("gpus", "auto") if job.gpus == "auto" else ("pins.layout", ENDS)
         raise InputError("an estimate is of one layout", field=field, got=got, need="what it is in that layout")
     # A layout is priced whether or not the target's program can be told it.
-    gpus, limits = job.gpus, space(model, cluster, job.model_copy(update={"target": None}), pins)
+    gpus, limits = job.gpus, space(model, cluster, job.model_copy(update={"target": None}))
     tp, pp, cp = (_one(pins, name) for name in _MESH)
     vpp = len(expanded(pins.layout)) // pp if pins.layout else _one(pins, "vpp")
     dp = max(1, gpus // (tp * pp * cp))
@@ -150,7 +149,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         got = ", ".join(f"{name}={job.pins[name]}" for name in (*_MESH, "dp") if name in job.pins)
         raise InputError("do not make all GPUs", field="pins", got=got, need=f"a product of {gpus}")
     stages = (stage for stage in (1, 0, *ZERO_STAGES[2:]) if pins.allows("zero", stage))
-    precision = precisions(cluster, job, pins)[0]
+    precision = precisions(cluster, job)[0]
     kind, _, modules = pins.words.get("recompute", "none").partition(":")
     framework = usual_of(cluster, job, precision)
     named: dict[str, Any] = {
@@ -158,14 +157,12 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         for extra in EXTRAS
         if pins.fixes(extra.pin)
     }
-    plain = Configuration(micro=1, global_batch=1, seq_length=1, grad_bytes=gradient_bytes(framework))
-    options = replace(plain, **named)
     parallel = pins.switch("sp")
     zero = next((stage for stage in stages if limits.runs(zero_stage=stage, dp=dp, cp=cp)), limits.zero[-1])
     offload = Offload(pins.fraction or 0.0)
     offload = next(iter(limits.offloads_of(zero, offload.optimizer)), offload)
     again = frozenset(modules.split(",")) if modules else _RECOMPUTED[kind]
-    return Setup(
+    plain = Setup(
         tp=tp,
         pp=pp,
         vpp=vpp,
@@ -181,8 +178,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         cp_comm=cast(CpComm, pins.words.get("cp_comm", "p2p")),
         **recomputing(Choice(again)) | {"activation_offload": bool(pins.switch("activation_offload"))},
         zero_stage=zero,
-        **picked(options, *NAMES),
-        framework=put_on(framework, cluster.gpu.architecture, options, plain),
+        grad_bytes=gradient_bytes(framework),
+        framework=framework,
         packing=job.packing,
         pipeline_layout=pins.layout,
         optimizer_offload=offload.optimizer,
@@ -190,6 +187,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         backend=job.backend,
         version=BACKENDS[job.backend].releases.of(job),
     )
+    wanted = replace(plain, **named)
+    return replace(wanted, framework=put_on(framework, cluster.gpu.architecture, wanted, plain))
 
 
 def _one(pins: Pins, name: str) -> int:

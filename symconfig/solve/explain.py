@@ -11,11 +11,11 @@ from math import prod
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.format import picked
+from symconfig.format import grouped, picked
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
 from symconfig.graph.derive import Flow, is_over_gtp, weight_layout
-from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase, Policy, recompute_policy
+from symconfig.graph.derived import AttentionWork, Matmul, Phase, Policy, recompute_policy
 from symconfig.graph.dims import ONE
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
@@ -280,16 +280,13 @@ def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
     Weights: `_weight`.
     """
     flow = Flow(block, grid.prospect.scheme)
-    moved: dict[str, list[Collective]] = {}
-    for collective in flow.collectives():
-        moved.setdefault(collective.tensor, []).append(collective)
+    moved = grouped((collective.tensor, collective) for collective in flow.collectives())
     for name, tensor in flow.tensors.items():
         made = grid.strategy(tensor.dims, flow.produced[name][1])
-        used: dict[Strategy, list[str]] = {}
-        for op, layout in flow.uses[name]:
-            other = grid.strategy(tensor.dims, layout)
-            if other != made:
-                used.setdefault(other, []).append(op.name if op else "the next block")
+        uses = (
+            (grid.strategy(tensor.dims, layout), op.name if op else "the next block") for op, layout in flow.uses[name]
+        )
+        used = grouped((other, reader) for other, reader in uses if other != made)
         collectives = (
             one
             for collective in moved.get(name, ())

@@ -26,7 +26,7 @@ from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Opened
 from symconfig.plans.sentences import one_length
 from symconfig.solve.limits import Limits
-from symconfig.solve.pins import Pins
+from symconfig.solve.pins import Pins, parse
 from symconfig.solve.space import Request, divisors
 
 
@@ -171,13 +171,13 @@ def columns_of_pin(pins: Pins, name: str) -> dict[str, Any]:
     return {FIELD_OF_PIN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
-def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
+def check_pins(job: Job, candidates: Iterable[Candidate]) -> None:
     """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing.
 
     Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A layout is compared chunk
     by chunk, pinned recompute modules as a set.
     """
-    missed: dict[str, None] = {}
+    missed, pins = dict[str, None](), parse(job.pins)
     for candidate in candidates:
         has = candidate.configuration
         ignored = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
@@ -228,16 +228,13 @@ def _refuse_pins(plain: Request) -> None:
 NOTHING_KNOWN = ConfigurationSet()
 
 
-def excluded_options(
-    job: Job, fixed: Fixed, pins: Pins, has: ConfigurationSet = NOTHING_KNOWN
-) -> tuple[Constraint, ...]:
+def excluded_options(job: Job, fixed: Fixed, has: ConfigurationSet = NOTHING_KNOWN) -> tuple[Constraint, ...]:
     """Return a constraint for each of a framework's options that a search must not use, which forbids it.
 
     Forbidden are those in `job.without`, and those not stable in the job's release that the job does not allow (ALL:
     any but those that must be named) and neither its pins nor the columns `has` use.
     """
-    known = BACKENDS[job.backend].options
-    pinned = pinned_columns(job, pins)
+    known, pinned = BACKENDS[job.backend].options, pinned_columns(job)
     wanted = (one.name for one in known if one.used(fixed, pinned) or one.used(fixed, has))
     return closed(known, BACKENDS[job.backend].releases.of(job), (*job.allow, *wanted), job.without)
 
@@ -256,7 +253,7 @@ def unknown_options(job: Job) -> Iterator[Problem]:
                 yield Problem("is no option of this framework", field=field, got=name, **right)
 
 
-def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
+def needed_options(job: Job, fixed: Fixed, fits: Callable[[Job], bool]) -> tuple[str, ...]:
     """Return the names of experimental options without which nothing fits; those in `job.without` are never among them.
 
     fits: whether a job has any plan; called repeatedly. Options are opened maturity by maturity, in the order of
@@ -265,7 +262,7 @@ def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], boo
     a job must name (`Option.asked`) are left out.
     """
     release = BACKENDS[job.backend].releases.of(job)
-    names = {constraint.name for constraint in excluded_options(job, fixed, pins)} - set(job.without)
+    names = {constraint.name for constraint in excluded_options(job, fixed)} - set(job.without)
     options = (one for one in BACKENDS[job.backend].options if one.name in names and not one.asked)
     known = {one.name: one.standing(release) for one in options}
     better = tuple[str, ...]()
@@ -282,12 +279,12 @@ def allowing(job: Job, *names: str) -> Job:
     return job.model_copy(update={"allow": (*job.allow, *names)})
 
 
-def used_experimental(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[Opened]:
+def used_experimental(job: Job, fixed: Fixed, candidate: Candidate) -> Iterator[Opened]:
     """Yield the experimental options that a candidate uses and its job does not allow by name; pinned ones are marked.
 
     Nothing if the job allows all, and none for options that are not experimental in the job's release.
     """
-    release, pinned = BACKENDS[job.backend].releases.of(job), pinned_columns(job, pins)
+    release, pinned = BACKENDS[job.backend].releases.of(job), pinned_columns(job)
     for option in BACKENDS[job.backend].options:
         known = option.standing(release)
         if (
@@ -298,13 +295,13 @@ def used_experimental(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) 
             yield Opened(option.name, option.label, str(known.maturity), known.why, option.used(fixed, pinned))
 
 
-def pinned_columns(job: Job, pins: Pins) -> ConfigurationSet:
-    """Return the columns that pins and job fix for every plan: degrees, options, offloaded share, sequence length.
+def pinned_columns(job: Job) -> ConfigurationSet:
+    """Return the columns that a job and its pins fix for all plans: degrees, options, offloaded share, sequence length.
 
     A range of degrees becomes an array along an axis of its own, up to the GPUs or the global batch, whichever is
     larger. A precision not pinned is the job's, or bf16 if that is open. Columns that are None are left out.
     """
-    most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
+    most, pins = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size), parse(job.pins)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)
     for name, (low, high) in pins.ranges.items():
         values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)

@@ -17,7 +17,6 @@ from symconfig.frameworks.programs import of_program
 from symconfig.solve import candidate
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.pieces import recompute_choices
-from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.units import GIB
@@ -37,19 +36,17 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
         return InfeasibleError(_no_division(model, cluster, job, weighed))
     lean = candidate.described(weighed.leanest, cluster, job)
     limit, need = job.limits.usable_bytes(cluster.gpu.memory_bytes.value), lean.predicted.device_bytes
-    nothing = "nothing fits in memory" + with_pins(job)
-    digits = 1 if need - limit > 0.1 * GIB else 4
+    lead = f"nothing fits in memory{with_pins(job)}: the leanest of {weighed.candidates} candidates"
+    lead, digits = f"{lead} ({candidate.degrees(lean)})", 1 if need - limit > 0.1 * GIB else 4
     largest = max(lean.predicted.memory, key=lambda name: lean.predicted.memory[name])
     what = (
-        f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
-        f"{need / GIB:.{digits}f} GiB on a GPU with {limit / GIB:.{digits}f} GiB usable, most of it {largest} "
-        f"({lean.predicted.memory[largest] / GIB:.1f} GiB)"
+        f"{lead} needs {need / GIB:.{digits}f} GiB on a GPU with {limit / GIB:.{digits}f} GiB usable, most of it "
+        f"{largest} ({lean.predicted.memory[largest] / GIB:.1f} GiB)"
     )
     if need <= limit:  # what it moves off the GPU is too much for the host
         room = HOST_SHARE * weighed.leanest.machine.host_memory_bytes_per_gpu
         what = (
-            f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) fits "
-            f"on a GPU, but pins {lean.predicted.host_bytes / GIB:.1f} GiB of the host for each, of "
+            f"{lead} fits on a GPU, but pins {lean.predicted.host_bytes / GIB:.1f} GiB of the host for each, of "
             f"{room / GIB:.1f} GiB that may be pinned; those that pin less do not fit on a GPU"
         )
     if job.target is not None and fits(model, cluster, job.model_copy(update={"target": None})):
@@ -67,8 +64,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     hint has batches that are the nearest multiples of the GPUs, or values of a pin, with which a search finds a plan,
     else advice.
     """
-    pins = parse(job.pins)
-    wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
+    wanted = requests(model, cluster, job, precisions(cluster, job)[0])[0]
     if not recompute_choices(wanted):
         return Problem(
             "leaves nothing to recompute that this model has on this target",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
-from symconfig.frameworks import around_transformers
+from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing, in_force, possible
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.known import BACKENDS
@@ -265,42 +265,38 @@ def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset(
     return (*chosen, frozenset({LAYER})) if limits.full_recompute else tuple(chosen)
 
 
-HEADS_OVER_RANKS = Constraint(
+_OF_CP = partial(Constraint, about="cp")
+_WINDOWED = partial(
+    _OF_CP,
+    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0),
+    example={"cp": 2, "sliding_window": 1024},
+)
+HEADS_OVER_RANKS = _OF_CP(
     name="ulysses heads",
     predicate=megatron.ULYSSES_HEADS.predicate,
     rule=megatron.ULYSSES_HEADS.rule,
     sentence="key/value heads that several ranks of all-to-all context parallelism share are not priced",
-    about="cp",
     divides=True,
     source="solve/space.py: each rank is taken to hold a share of the heads",
     example={"cp": 8, "cp_comm": "a2a", "num_attention_heads": 32, "num_key_value_heads": 4},
 )
-WINDOWS = Constraint(
+WINDOWS = _WINDOWED(
     name="context parallel window",
-    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0),
     rule="context parallelism does not go with sliding-window attention here",
-    sentence="context parallelism does not go with sliding-window attention here",
-    about="cp",
     source="graph/blocks/attention.py: ranks hold equal shares of all keys",
-    example={"cp": 2, "sliding_window": 1024},
 )
-SINKS = Constraint(
+SINKS = _OF_CP(
     name="context parallel sinks",
     predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
     rule="context parallelism does not go with attention sinks",
-    sentence="context parallelism does not go with attention sinks",
-    about="cp",
     source="graph/blocks/attention.py",
     example={"cp": 2, "attention_sinks": True},
 )
-DROPPED_WINDOWS = Constraint(
+DROPPED_WINDOWS = _WINDOWED(
     name="ulysses window",
-    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0),
     rule="Ulysses drops the mask of a sliding window",
     sentence="Ulysses drops the mask of a sliding window, also of one that no sequence is longer than",
-    about="cp",
     source="graph/blocks/attention.py",
-    example={"cp": 2, "sliding_window": 1024},
 )
 _SHARDED = partial(Constraint, about="zero")
 SHARDED_STAGES = _SHARDED(
@@ -344,7 +340,6 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
     name="activation offload with adapters",
     predicate=lambda f, p: f.adapted & p.activation_offload,
     rule="offloaded activations are not known to go with adapters",
-    sentence="offloaded activations are not known to go with adapters",
     about="activation_offload",
     source="megatron-bridge, peft/lora.py",
     example={"adapted": True, "activation_offload": True},
@@ -371,8 +366,8 @@ ADDED: Mapping[str, tuple[Constraint, ...]] = {
 # The planner's constraints in place of a framework's own.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
-    around_transformers.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
-    around_transformers.ULYSSES_KV_HEADS: (),
+    shared.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
+    shared.ULYSSES_KV_HEADS: (),
     deepspeed.ULYSSES_WINDOW: (DROPPED_WINDOWS,),
 }
 

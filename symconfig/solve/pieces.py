@@ -16,14 +16,14 @@ from symconfig.cost.blocks import BlockCost, with_overlap
 from symconfig.cost.framework import Framework, element_bytes
 from symconfig.cost.lattice import Array, busiest_work_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Pipelines, Setting
+from symconfig.cost.stages import Offload, Pipelines, Setting
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
 from symconfig.cost.work import block_flops, work_seconds
 from symconfig.graph.block import LAYER, Place
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.configuration import Configuration
+from symconfig.plans.configuration import Configuration, ZeroStage
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.limits import offloaded, policies
@@ -34,7 +34,7 @@ from symconfig.solve.space import (
     admitted,
     constants,
     divisors,
-    interleaved,
+    in_stages,
     lattice,
     peak_budget,
 )
@@ -232,12 +232,13 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
         if pp < request.limits.least_stages:
             continue
         if pp > layers:
-            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.having(pp=pp))
+            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.size)
             continue
         plain = admitted(request, piece.candidates, pp, refused)
         if not plain.size:
             continue
-        several = interleaved(request, piece.candidates, plain, pp, refused)
+        at_two = in_stages(request, piece.candidates.at(plain), pp).having(vpp=2)
+        several = accepted(request, at_two, refused, plain, request.limits.interleaved)
         fewest = max(request.limits.least_chunks if pp > 1 else 1, request.pins.ranges.get("vpp", (1,))[0])
         most = min(most_chunks(layers, pp, request.limits.layouts), fewest + MOST_CHUNKS - 1)
         if request.pins.layout is not None:
@@ -261,13 +262,19 @@ def settings(
         runs = ~limits.zero_refused(zero, where)
         offload = limits.offloads[zero] if share is None else limits.offloads_of(zero, share)
         if offload and runs.any():
-            setting = Setting(
-                pipelines=pipelines,
-                zero=zero,
-                offload=offload,
-                machine=piece.machine,
-                framework=request.framework,
-                bytes=element_bytes(request.framework, piece.machine),
-                tied=request.model.tie_word_embeddings,
-            )
-            yield setting, runs
+            yield setting(request, piece.machine, pipelines, zero, offload), runs
+
+
+def setting(
+    request: Request, machine: Machine, pipelines: Pipelines, zero: ZeroStage, offload: tuple[Offload, ...]
+) -> Setting:
+    """Return what points of a request are priced with at one ZeRO stage, on a machine, under each of the offloads."""
+    return Setting(
+        pipelines=pipelines,
+        zero=zero,
+        offload=offload,
+        machine=machine,
+        framework=request.framework,
+        bytes=element_bytes(request.framework, machine),
+        tied=request.model.tie_word_embeddings,
+    )

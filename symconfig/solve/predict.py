@@ -99,7 +99,7 @@ class Timer:
         gpu = machine(self._cluster, base.precision, constants, base.gpus)
         prospect = replace(self._found, machine=gpu)
         if self._stage is not None:
-            return np.broadcast_to(alone(prospect, self._stage, self._sizes).step_s, n)
+            return np.broadcast_to(alone_s(prospect, self._stage, self._sizes), n)
         return np.broadcast_to(costed(prospect, self._sizes).cost.step_s[0, 0] * self._simulated, n)
 
 
@@ -175,54 +175,28 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """Seconds of one stage without communication, [n]: passes of a microbatch through its chunks, and the optimizer.
+def alone_s(prospect: Prospect, stage: int, known: Lattice | None = None) -> Array:
+    """Return the seconds that one stage's GPUs work in a step, without waits and communication, [n].
 
-    backward_s includes recompute; offload over the host's link is included. memory: bytes of the stage at its peak, by
-    part.
-    """
-
-    forward_s: Array
-    backward_s: Array
-    optimizer_s: Array
-    num_microbatches: Array
-    memory: dict[str, float]
-
-    @property
-    def step_s(self) -> Array:
-        """Return the seconds that the stage's GPUs work in a step, without waits and communication, [n]."""
-        result: Array = self.num_microbatches * (self.forward_s + self.backward_s) + self.optimizer_s
-        return result
-
-
-def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
-    """Return the work of one stage of a candidate without communication: `Alone`, on a machine without a network.
-
-    With `block_layers`, backward_s includes full recompute of these layers. known: lattice of the points as for
-    `costed`.
+    That is all microbatches' passes through its chunks, recompute and offload over the host's link included, and the
+    optimizer, on a machine without a network. known: lattice of the points as for `costed`.
     """
     parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = (
         parts.sums.part(slice(stage, stage + 1)),
         parts.setting.having((parts.setting.pipelines.only.stages[stage],)),
     )
-    forward = sums.ahead[0, 0]
-    backward = sums.back[0, 0]
+    passes = sums.ahead[0, 0] + sums.back[0, 0]
     if prospect.block_layers:
         # Seconds that full recompute of the first layers of every chunk adds, [n].
         repeated = np.array(
             prospect.split.first_layers_of(stage, parts.table.kinds, prospect.block_layers), dtype=np.float64
         )
         change = parts.table.passes[SECONDS].sum(axis=0)
-        backward = backward + repeated @ (change[1] - change[0])
-    return Alone(
-        forward,
-        backward,
-        np.broadcast_to(evaluate(sums, parts.points, setting).time["optimizer"], (1, 1, forward.size))[0, 0],
-        parts.points.num_microbatches,
-        {name: float(part[stage, 0, 0, 0]) for name, part in parts.cost.memory.items()},
-    )
+        passes = passes + repeated @ (change[1] - change[0])
+    optimizer = np.broadcast_to(evaluate(sums, parts.points, setting).time["optimizer"], (1, 1, passes.size))[0, 0]
+    result: Array = parts.points.num_microbatches * passes + optimizer
+    return result
 
 
 @contextmanager
@@ -246,7 +220,7 @@ def restore(plan: Plan, candidate: Candidate) -> Prospect:
     """
     predicted = candidate.predicted
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
-    base = request(plan.model, plan.cluster, job, candidate.configuration.precision, parse(job.pins))
+    base = request(plan.model, plan.cluster, job, candidate.configuration.precision)
     base = switched_on(base, in_effect(candidate.configuration), plan.cluster.gpu.architecture)
     point = at_point(base, plan.cluster, candidate.configuration)
     return replace(point, step_s=predicted.step_s, device_bytes=predicted.device_bytes, score=predicted.step_s)

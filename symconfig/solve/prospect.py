@@ -24,7 +24,7 @@ from symconfig.plans.plan import Candidate
 from symconfig.schedule.timeline import Start
 from symconfig.solve.limits import offloaded
 from symconfig.solve.space import Request, shared
-from symconfig.solve.split import Split
+from symconfig.solve.split import SAID_BY, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class Prospect:
 
     def having(self, *, split: Split | None = None, **fields: Any) -> Prospect:
         """Return a copy with these fields of its configuration, and those that a split decides, replaced."""
-        of_split = {} if split is None else stages_of_split(split)
+        of_split = {} if split is None else picked(split, *SAID_BY)
         return replace(self, split=split or self.split, configuration=replace(self.configuration, **of_split | fields))
 
     def cut(self, split: Split, first: int) -> Prospect:
@@ -95,22 +95,10 @@ class Prospect:
 
         pp, vpp, and what all points of its scheme share (`shared`) are scalars; `group`, the interleaving group, is pp.
         """
-        p = self.configuration
-        tp, cp, ep, etp, dp, micro = (
-            np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, p.micro)
-        )
-        return shared(self.request, self.scheme).having(
-            tp=tp,
-            pp=p.pp,
-            vpp=p.vpp,
-            cp=cp,
-            ep=ep,
-            etp=etp,
-            dp=dp,
-            micro=micro,
-            num_microbatches=self.request.global_batch // (dp * micro),
-            group=p.pp,
-        )
+        p, names = self.configuration, ("tp", "cp", "ep", "etp", "dp", "micro")
+        point = {name: np.full(copies, getattr(p, name), dtype=np.int64) for name in names}
+        turns = self.request.global_batch // (point["dp"] * point["micro"])
+        return shared(self.request, self.scheme).having(point, pp=p.pp, vpp=p.vpp, num_microbatches=turns, group=p.pp)
 
     def refused(self) -> tuple[Constraint, ...]:
         """Return the constraints of the target that its degrees and batch violate; empty if it can run."""
@@ -151,17 +139,6 @@ def recomputing(choice: Choice, block_layers: int = 0) -> dict[str, Any]:
         "recompute_method": "block" if block_layers else "uniform" if full else None,
         "recompute_layers": block_layers or 1,
         "activation_offload": bool(choice.offload),
-    }
-
-
-def stages_of_split(split: Split) -> dict[str, Any]:
-    """Return the fields of a `Configuration` that divide the layers over stages: layout string, counts, account_*."""
-    return {
-        "pipeline_layout": split.layout,
-        "account_for_embedding": split.account_for_embedding,
-        "account_for_loss": split.account_for_loss,
-        "first_stage_layers": split.first_layers,
-        "last_stage_layers": split.last_layers,
     }
 
 

@@ -35,7 +35,7 @@ from symconfig.solve.choice import Incumbents, refine
 from symconfig.solve.extras import NOTHING_KNOWN, excluded_options
 from symconfig.solve.interval import NO_LIMIT, surprise
 from symconfig.solve.limits import Limits, limits
-from symconfig.solve.pins import ENDS, Pins, parse
+from symconfig.solve.pins import ENDS, parse
 from symconfig.solve.prospect import Setup
 from symconfig.solve.space import Request
 from symconfig.solve.usual import usual as usual_layouts
@@ -83,13 +83,13 @@ def learning_rate_key(task: Task, model: ModelDescriptor) -> tuple[Task | Adapte
     return learning_rate.row(task, adapters=model.adapter is not None), parameters(bare).active, unit
 
 
-def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
+def precisions(cluster: ClusterDescriptor, job: Job) -> list[Precision]:
     """Return the precisions to search: the pinned one, else the job's, whether or not the GPU has it.
 
     For "auto" bf16 (fp16 if the GPU has no bf16), then the backend's low precisions, as far as the GPU has them; empty
     for an unknown name.
     """
-    wanted = pins.words.get("precision") or job.precision
+    wanted = parse(job.pins).words.get("precision") or job.precision
     if wanted != "auto":
         return [name for name in PRECISIONS if name == wanted]
     peaks = cluster.gpu.peak_flops
@@ -132,13 +132,12 @@ def weigh_all(
     max(top, KEPT) families are kept. any_will_do: stop each precision's search as soon as there is a plan. like: as of
     `run`. A precision that contradicts the pins is skipped; the first such InputError is raised if all do.
     """
-    pins = parse(job.pins)
     weighed = Incumbents(max(top, KEPT), top, any_will_do)
     refused: list[InputError] = []
-    every = precisions(cluster, job, pins)
+    every = precisions(cluster, job)
     for precision in every:
         try:
-            wanted = requests(model, cluster, job, precision, pins, like)
+            wanted = requests(model, cluster, job, precision, like)
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
@@ -155,29 +154,19 @@ def weighs_loads(job: Job) -> bool:
 
 
 def requests(
-    model: ModelDescriptor,
-    cluster: ClusterDescriptor,
-    job: Job,
-    precision: Precision,
-    pins: Pins,
-    like: Setup | None = None,
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, precision: Precision, like: Setup | None = None
 ) -> tuple[Request, ...]:
     """Return the requests of a job in one precision, one per combination of options, the plainest first.
 
     like: a configuration whose framework is priced and whose options are tried, too; None: the framework's usual ones.
     Raises InputError for a pin, or a combination of pins, that the target does not support.
     """
-    plain = request(model, cluster, job, precision, pins, like)
+    plain = request(model, cluster, job, precision, like)
     return extras.requests(plain, cluster.gpu.architecture, usual=like is None)
 
 
 def request(
-    model: ModelDescriptor,
-    cluster: ClusterDescriptor,
-    job: Job,
-    precision: Precision,
-    pins: Pins,
-    like: Setup | None = None,
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, precision: Precision, like: Setup | None = None
 ) -> Request:
     """Return the request of a resolved job in one precision, with the framework's plain options, or those of `like`.
 
@@ -190,8 +179,8 @@ def request(
         job=job,
         framework=framework,
         version=BACKENDS[job.backend].releases.of(job),
-        limits=space(model, cluster, job, pins, like),
-        pins=pins,
+        limits=space(model, cluster, job, like),
+        pins=parse(job.pins),
         configuration=Configuration(
             dp=int(job.gpus),
             micro=1,
@@ -206,21 +195,17 @@ def request(
     return extras.switched_on(made)
 
 
-def space(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, like: Setup | None = None
-) -> Limits:
-    """Return the limits of the job's framework and target for this model, with layouts as the pins ask.
+def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, like: Setup | None = None) -> Limits:
+    """Return the limits of the job's framework and target for this model, with layouts as the job's pins ask.
 
     Experimental options that the job does not allow are refused, but for those that `like` has on. Full recompute of
     some layers is added for DeepSpeed (the first ones), and for FSDP under transformers or without a target (each n-th
     layer, if all are of one kind). A pinned layout string may place multi-token prediction before the loss's chunk from
     LAYOUT_MTP_ALONE_SINCE on; the longer messages of such a layout are not part of the prediction.
     """
-    version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
+    version, fixed, pins = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job), parse(job.pins)
     has = NOTHING_KNOWN if like is None else ConfigurationSet(**columns(like), precision=job.precision)
-    able = limits(
-        job.backend, version, model, fixed, (*excluded_options(job, fixed, pins, has), *of_program(job.target))
-    )
+    able = limits(job.backend, version, model, fixed, (*excluded_options(job, fixed, has), *of_program(job.target)))
     if job.backend == "deepspeed":
         able = replace(able, block_recompute=able.full_recompute)
     alike = len({kind for kind in sequence(model) if is_layer(kind)}) == 1
@@ -275,7 +260,7 @@ def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, like
     The hosts' memory counts, too, where offload is possible. Trained weights count at most EIGHT_BIT_BYTES, frozen ones
     FOUR_BIT_BYTES, a matrix optimizer its smaller state. like: as of `run`.
     """
-    limits = space(model, cluster, job, parse(job.pins), like)
+    limits = space(model, cluster, job, like)
     moved = {offload for stage in limits.offloads for offload in stage}
     host = HOST_SHARE * cluster.host.memory_bytes.value / cluster.gpus_per_node
     framework = usual_of(cluster, job) if like is None else like.framework

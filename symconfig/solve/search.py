@@ -26,7 +26,7 @@ from symconfig.solve.extras import allowing, check_pins, needed_options, unknown
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.interval import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.limits import Limits
-from symconfig.solve.pins import Pins, parse
+from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, Setup
 from symconfig.solve.run import Progress, fits, run, space, too_large, weigh_all, with_defaults
 from symconfig.solve.space import divisors
@@ -77,15 +77,15 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     every = [job, *([] if job.limits.memory_risk >= NO_LIMIT else [job.model_copy(update={"limits": limits})])]
     yield from every
-    fixed, pins = facts_of(model, cluster, job), parse(job.pins)
-    most = allowing(every[-1], *needed_options(job, fixed, pins, lambda trial: False))
+    fixed = facts_of(model, cluster, job)
+    most = allowing(every[-1], *needed_options(job, fixed, lambda trial: False))
     if most == every[-1]:  # none is closed
         return
     if not fits(model, cluster, most):
         yield most
         return
     for one in every:
-        yield allowing(one, *needed_options(one, fixed, pins, lambda trial: fits(model, cluster, trial)))
+        yield allowing(one, *needed_options(one, fixed, lambda trial: fits(model, cluster, trial)))
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -119,21 +119,21 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
             [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]
         )
     problems += unknown_options(job)
-    pins = parse(job.pins)
-    problems += _pinned(model, job, pins, space(model, cluster, job, pins))
+    problems += _pinned(model, job, space(model, cluster, job))
     if problems:
         raise InputError(problems)
     return with_defaults(model, cluster, job)
 
 
-def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> Iterator[Problem]:
+def _pinned(model: ModelDescriptor, job: Job, limits: Limits) -> Iterator[Problem]:
     """Yield the problems of a job's pinned stages, chunks and layout.
 
     Without pipelines in the target: a layout string, and pp or vpp that exclude 1. Else more stages than layers,
     several chunks with pp at most 1, or more chunks than `most_chunks` at the fewest stages; and of the layout string
     the first that fails of syntax and layers, number of chunks against pp, vpp and GPUs, what the target can express.
     """
-    layers, any_number, layout = model.num_hidden_layers, (1, 2**31), pins.layout
+    layers, any_number, pins = model.num_hidden_layers, (1, 2**31), parse(job.pins)
+    layout = pins.layout
     if not limits.pipeline:
         pinned = ["layout"] * (layout is not None)
         pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
@@ -206,7 +206,7 @@ def _plan(
         return replace(candidate.described(prospect, cluster, job, best=prospect is best), standing=standing)
 
     chosen = [shown(prospect) for prospect in picks]
-    check_pins(job, best.request.pins, chosen)
+    check_pins(job, chosen)
     limit, chance = job.limits.memory_risk, candidate.fit_probability(best, cluster)
     why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
     at_risk = Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
@@ -219,7 +219,7 @@ def _plan(
         simulated=weighed.simulated,
         opened=(
             *([at_risk] if best.request.job.limits.memory_risk > limit and chance < 1 - limit else []),
-            *used_experimental(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
+            *used_experimental(job, facts_of(model, cluster, job), chosen[0]),
         ),
         best_score_s=candidate.tidy(min(each.score for each in weighed.best)),
     )

@@ -107,12 +107,8 @@ class Refused:
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, reason: str, points: ConfigurationSet, which: NDArray[Any] | slice = slice(None)) -> None:
-        """Count the points under a refusal's name and store its rule; does nothing for no points.
-
-        which: mask or slice of the points; a slice counts all of them, whatever its bounds.
-        """
-        count = points.size if isinstance(which, slice) else int(which.sum())
+    def add(self, name: str, reason: str, count: int) -> None:
+        """Count so many points under a refusal's name and store its rule; does nothing for no points."""
         if count:
             self.counts[name] += count
             self.reasons[name] = reason
@@ -235,18 +231,7 @@ def admitted(request: Request, candidates: ConfigurationSet, pp: int, refused: R
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     dp = request.gpus // inner
     alive = np.flatnonzero((request.gpus % inner == 0) & (dp >= low) & (dp <= high))
-    return accepted(request, _in_stages(request, candidates.at(alive), pp), refused, alive)
-
-
-def interleaved(
-    request: Request, candidates: ConfigurationSet, alive: NDArray[np.intp], pp: int, refused: Refused
-) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points can run with several chunks per stage at this pipeline degree.
-
-    Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
-    """
-    several = _in_stages(request, candidates.at(alive), pp).having(vpp=2)
-    return accepted(request, several, refused, alive, request.limits.interleaved)
+    return accepted(request, in_stages(request, candidates.at(alive), pp), refused, alive)
 
 
 def accepted(
@@ -268,12 +253,12 @@ def accepted(
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
         if bad.any():
-            refused.add(rule.name, rule.rule, left, bad)
+            refused.add(rule.name, rule.rule, int(bad.sum()))
             alive, left = alive[~bad], left.at(~bad)
     return alive
 
 
-def _in_stages(request: Request, candidates: ConfigurationSet, pp: int) -> ConfigurationSet:
+def in_stages(request: Request, candidates: ConfigurationSet, pp: int) -> ConfigurationSet:
     """Return the points at a pipeline degree: dp takes the GPUs that are left, the interleaving group is pp."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
     turns = request.global_batch // (dp * candidates.micro)

@@ -15,6 +15,8 @@ from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, letters, written
 from symconfig.solve.stages import ACCOUNTED, Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
 
+# Fields of a Split, and of a Configuration, by which a target says how layers are divided over stages.
+SAID_BY = ("pipeline_layout", "account_for_embedding", "account_for_loss", "first_stage_layers", "last_stage_layers")
 MOST_REPEATED = 128  # most numbers of recomputed first layers that are tried: neighbours differ by 1 % of the work
 
 
@@ -22,9 +24,9 @@ MOST_REPEATED = 128  # most numbers of recomputed first layers that are tried: n
 class Split:
     """The layers of every chunk: chunks[j] has its kinds of blocks; stage i holds chunks i, i + pp, i + 2 pp, …
 
-    The other fields are how a target expresses it; without them chunks are equal. account_for_*: the embedding (loss)
-    counts as one layer. first_layers, last_layers: layers on these stages, None: as on the others, which share the rest
-    evenly. layout: Megatron's string.
+    The other fields are how a target expresses it, by the names of a `Configuration` (SAID_BY); without them chunks are
+    equal. account_for_*: the embedding (loss) counts as one layer. first_stage_layers, last_stage_layers: None: as on
+    the others, which share the rest evenly. pipeline_layout: Megatron's string.
     """
 
     pp: int
@@ -32,9 +34,9 @@ class Split:
     chunks: Chunks
     account_for_embedding: bool = False
     account_for_loss: bool = False
-    layout: str | None = None
-    first_layers: int | None = None
-    last_layers: int | None = None
+    pipeline_layout: str | None = None
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
 
     def stage(self, index: int) -> Chunks:
         return self.chunks[index :: self.pp]
@@ -76,7 +78,7 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
         if split.chunks == chunks:
             return split
     if pp > 1 and layouts.any_cut and not _refused(pp, chunks, layouts):
-        return Split(pp, len(chunks) // pp, chunks, layout=written(chunks))
+        return Split(pp, len(chunks) // pp, chunks, pipeline_layout=written(chunks))
     return None
 
 
@@ -141,7 +143,7 @@ def of_counts(
     sizes = dealt(layers(sequence), pp, vpp, first=first, last=last, embedding=embedding, loss=loss)
     if sizes is None:
         return None
-    return Split(pp, vpp, cut(sequence, sizes), embedding, loss, first_layers=first, last_layers=last)
+    return Split(pp, vpp, cut(sequence, sizes), embedding, loss, first_stage_layers=first, last_stage_layers=last)
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
@@ -172,7 +174,7 @@ def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
     unsaid = sum(not letters((kind,)) for kind in sequence)  # encoders, which stand first
     ends = [0, *(unsaid + end for end in accumulate(map(len, parts)))]
     chunks = tuple(sequence[start:end] for start, end in pairwise(ends))
-    return Split(pp, len(parts) // pp, chunks, layout=layout)
+    return Split(pp, len(parts) // pp, chunks, pipeline_layout=layout)
 
 
 def most_chunks(layers: int, pp: int, layouts: Layouts) -> int:

@@ -1,9 +1,10 @@
-"""A plan's costs as formulas: the functions that weighed it, run once more on symbols."""
+"""A plan's costs as formulas: the functions that weighed it, run once more on symbols, and what moves the step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,53 +15,30 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Stages
 from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
+from symconfig.errors import InputError, Problem, among
 from symconfig.graph.model import derived
 from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.costed import BUBBLE, EXCHANGE, STAGES, choices_of, costed, detailed, refined_time
+from symconfig.solve.formulas import FRAMEWORK, MOVED, Formulas, From, described, import_sympy
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
 
-# Constants of a framework that become symbols; the others are choices or shares and stay numbers.
-FRAMEWORK = (
-    "step_overhead_s",
-    "microbatch_overhead_s",
-    "host_kernel_s",
-    "low_rate",
-    "attention_rate",
-    "adam_bytes",
-    "copied_bytes",
-)
-
 
 @dataclass(frozen=True, slots=True)
-class Traced:
-    """A plan's costs as terms on a tape. time: seconds by part; memory: bytes by part, for each stage."""
+class Known:
+    """A symbol with its value in the plan, unit (empty for ratios and counts), source and description.
 
-    tape: Tape
-    time: dict[str, Any]
-    memory: tuple[dict[str, Any], ...]
+    elasticity: by how many percent the step grows if the value grows by one percent.
+    """
 
-    @property
-    def step(self) -> Any:
-        """Return the sum of the parts of the time, as a term of the tape."""
-        return sum(self.time.values())
-
-    def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the costs with other values for some symbols, numbers or arrays that broadcast together.
-
-        Symbols that are not in `numbers` keep the plan's values; costs that are no terms stay numbers. `holds` says
-        where the branches (max, floor) that the plan took still hold.
-        """
-        values = self.tape.evaluated(numbers)
-
-        def of(term: Any) -> Array | float:
-            return values[term.line] if isinstance(term, Term) else float(term)
-
-        return At(
-            time={name: of(term) for name, term in self.time.items()},
-            memory=tuple({name: of(term) for name, term in stage.items()} for stage in self.memory),
-            holds=self.tape.holds(values),
-        )
+    name: str
+    value: float
+    unit: str
+    source: From
+    meaning: str
+    elasticity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +54,116 @@ class At:
         return sum(self.time.values())
 
 
-def traced(prospect: Prospect) -> Traced:
+@dataclass(frozen=True)
+class Symbolic:
+    """A plan's step and memory in SI units: as terms of a tape, and as SymPy expressions.
+
+    seconds: terms by part of the step; bytes: by part of each stage's memory. Expressions use symbols and named
+    quantities, each of which has its own expression. What has no closed form is a symbol with a number: the ratio of
+    the event simulation's seconds to the formula's.
+    """
+
+    tape: Tape
+    seconds: dict[str, Any]
+    bytes: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def whole(self) -> Any:
+        """Return the sum of the parts of the step, as a term of the tape. Cached."""
+        return sum(self.seconds.values())
+
+    @cached_property
+    def formulas(self) -> Formulas:
+        """Return the named quantities of step and memory, each after those that it depends on. Cached."""
+        parts = (*self.seconds.values(), *(term for stage in self.bytes for term in stage.values()))
+        return Formulas(self.tape, (*parts, self.whole))
+
+    @property
+    def step(self) -> Any:
+        """Return the step in seconds as a SymPy expression of symbols and named quantities."""
+        return self._of(self.whole)
+
+    @property
+    def time(self) -> dict[str, Any]:
+        """Return the seconds of each part of the step as SymPy expressions."""
+        return {name: self._of(term) for name, term in self.seconds.items()}
+
+    @property
+    def memory(self) -> tuple[dict[str, Any], ...]:
+        """Return the bytes of each part as SymPy expressions, by stage."""
+        return tuple({name: self._of(term) for name, term in stage.items()} for stage in self.bytes)
+
+    @property
+    def definitions(self) -> dict[Any, Any]:
+        """Return the expression of each named quantity by its SymPy symbol, each after those that it uses."""
+        symbol = import_sympy().Symbol
+        return {symbol(one.name, real=True): self.formulas.sympy(one.line) for one in self.formulas}
+
+    @property
+    def numbers(self) -> dict[Any, float]:
+        """Return the plan's value of each SymPy symbol: the substitution that gives the plan's own numbers."""
+        symbol, nodes = import_sympy().Symbol, self.tape.nodes
+        return {symbol(name, real=True): nodes[line].value for name, line in self.formulas.symbols.items()}
+
+    @property
+    def known(self) -> tuple[Known, ...]:
+        """Return every symbol with its value, what it is (`described`) and its elasticity, the largest effect first."""
+        slopes, every = self.derivatives(), []
+        for name, line in self.formulas.symbols.items():
+            value = self.tape.nodes[line].value
+            every.append(Known(name, value, *described(name), slopes.get(name, 0.0) * value / self.step_s))
+        return tuple(sorted(every, key=lambda one: (-abs(one.elasticity), one.name)))
+
+    @property
+    def movers(self) -> tuple[Known, ...]:
+        """Return those of `known` in MOVED (rates, times, batch, length) with an elasticity of at least 1e-4."""
+        return tuple(one for one in self.known if one.name in MOVED and abs(one.elasticity) >= 1e-4)
+
+    @property
+    def step_s(self) -> float:
+        """Return the step of the plan in seconds."""
+        return float(self.whole.value)
+
+    def derivatives(self) -> dict[str, float]:
+        """Return the derivative of the step's seconds by each symbol at the plan; rounding counts as constant."""
+        return self.tape.slopes(self.whole.line)
+
+    def at(self, numbers: Mapping[str, Array | float]) -> At:
+        """Return the plan's seconds and bytes with other values for some symbols, numbers or arrays that broadcast.
+
+        Symbols that are not in `numbers` keep the plan's values; costs that are no terms stay numbers. `holds` says
+        where the branches (max, floor) that the plan took still hold. Raises InputError with a problem for each name
+        that is no symbol of this plan.
+        """
+        known = sorted(self.formulas.symbols)
+        wrong = [
+            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, known))
+            for name in numbers
+            if name not in known
+        ]
+        if wrong:
+            raise InputError(wrong)
+        values = self.tape.evaluated(numbers)
+
+        def of(term: Any) -> Array | float:
+            return values[term.line] if isinstance(term, Term) else float(term)
+
+        return At(
+            time={name: of(term) for name, term in self.seconds.items()},
+            memory=tuple({name: of(term) for name, term in stage.items()} for stage in self.bytes),
+            holds=self.tape.holds(values),
+        )
+
+    def _of(self, term: Any) -> Any:
+        return self.formulas.sympy(term.line) if isinstance(term, Term) else float(term)
+
+
+def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
+    """Return the costs of a plan's candidate as formulas; the candidate is computed again."""
+    return traced(restore(plan, candidate))
+
+
+def traced(prospect: Prospect) -> Symbolic:
     """Return the costs of a candidate as terms of a new tape, by running the cost functions on symbols.
 
     Symbols: numbers of job, degrees, machine, model and FRAMEWORK (those that are not 0). Parts of the time and of each
@@ -113,13 +200,7 @@ def traced(prospect: Prospect) -> Traced:
     for stage, held in enumerate(memory):
         for name, term in held.items():
             tape.name(term, f"memory.stage{stage}.{name}")
-    return Traced(tape, time, memory)
-
-
-def _objects(*terms: Any) -> Any:
-    objects = np.empty(len(terms), dtype=object)
-    objects[:] = terms
-    return objects
+    return Symbolic(tape, time, memory)
 
 
 def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> ConfigurationSet:
@@ -130,8 +211,9 @@ def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> ConfigurationSe
     p, every = prospect.configuration, prospect.columns()
     degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
     micro = tape.symbol("micro_batch", prospect.configuration.micro)
-    some = {name: _objects(degrees[name]) for name in ("tp", "cp", "ep", "etp")}
-    where = priced(known.request, every.having(some, micro=_objects(micro)), degrees["pp"])
+    some = {name: np.array([degrees[name]], dtype=object) for name in ("tp", "cp", "ep", "etp")}
+    some["micro"] = np.array([micro], dtype=object)
+    where = priced(known.request, every.having(some), degrees["pp"])
     tape.name(where.dp[0], "dp")
     tape.name(where.num_microbatches[0], "num_microbatches")
     return where

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from symconfig import install
-from symconfig.descriptor.config_writer import differences
 from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.write import differences
 from symconfig.errors import InputError, Problem
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
-from symconfig.existing.rules.rule import Rule
+from symconfig.existing.rules.rule import Rule, findings
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed as rendered
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
 from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.rank_states import PADDING, Predicted, predicted
@@ -105,16 +104,14 @@ def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: St
     """Yield the checks of the runner's answers to `requests`, against the plan."""
     yield _accepted(answers[0], plan, watch)
     if CONFIG_HF in texts:
-        yield _trainer(texts[CONFIG], answers[1], plan, watch)
+        yield _trainer(texts[CONFIG], answers[1], watch)
 
 
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
     """Return the problems that the rules find; notes are left out, except those of the rules on keys and types."""
     exact = {rule.name for rule in rules.KEYS}
     return [
-        finding.problem
-        for finding in rules.findings(facts, these)
-        if finding.severity != "note" or finding.rule in exact
+        finding.problem for finding in findings(these, facts) if finding.severity != "note" or finding.rule in exact
     ]
 
 
@@ -210,15 +207,14 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     )
 
 
-def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
+def _trainer(native: Json, answer: Json, watch: Stopwatch) -> Check:
     """Return the check that Transformers fills the "auto" configuration in to the native one; monitors of the native
     one and the bucket size that Transformers chooses are left out. Failed with the answer's error if that is not ok.
     """
     title = _FILLED
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
-    monitored = rendered.deepspeed_sections(plan)
-    ours = _comparable({key: value for key, value in native.items() if key not in monitored})
+    ours = _comparable({key: value for key, value in native.items() if key not in ("tensorboard", "wandb")})
     filled = _comparable(answer["config"])
     problems = [
         Problem(

@@ -15,7 +15,7 @@ from symconfig.api.mixed import MixedResult
 from symconfig.descriptor.load import load_model
 from symconfig.graph.model import sequence
 from symconfig.report.grid import plain
-from symconfig.report.mixed import blocks
+from symconfig.report.table import mixed_blocks
 from symconfig.solve.split import laid_out
 from tests.cli.support import JOB, Asked, Run
 from tests.descriptor.small_configs import small_config
@@ -185,7 +185,7 @@ def test_what_either_kind_does_alone_is_its_own_plan(result: MixedResult) -> Non
 def test_that_it_does_not_pay_is_said() -> None:
     slow = symconfig.plan_mixed("llama2-13b", f"{NAME} over 100Mb/s", 64, pins=PINS, top=1)
     assert not slow.plan.pays
-    assert "It does not pay: h100 alone is" in plain(blocks(slow.plan))
+    assert "It does not pay: h100 alone is" in plain(mixed_blocks(slow.plan))
 
 
 def test_the_files_start_every_node_with_its_own_kind(result: MixedResult, folder: Path) -> None:

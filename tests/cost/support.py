@@ -14,7 +14,6 @@ from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.solve.costed import Costed, costed, detailed, sizes
-from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
@@ -51,7 +50,7 @@ def cost(
     cluster = cluster or sample_cluster()
     asked = job(tp * pp * cp * dp, dp * micro * microbatches, seq_length, backend=backend, **fields)
     asked = resolved(model, cluster, asked)
-    wanted = request(model, cluster, asked, str(asked.precision), parse({}))
+    wanted = request(model, cluster, asked, str(asked.precision))
     if not hide:
         wanted = replace(wanted, framework=replace(wanted.framework, hide=Hide()))
     if overlap is not None:

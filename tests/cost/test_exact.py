@@ -19,6 +19,7 @@ from symconfig.cost.stages import stages
 from symconfig.cost.step import Extremes, bound_bytes, bound_s, evaluate, evaluate_block, prefixed, states, total
 from symconfig.cost.table import Choice, bound_table, resolve, table
 from symconfig.cost.tape import Tape
+from symconfig.cost.weights import WEIGHTS
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import changed
@@ -76,7 +77,7 @@ def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
     model = tiny("mixtral-8x7b")
     hybrid = {"implementation": changed(MEGATRON.implementation, dispatcher="hybridep")}
     kept = [
-        max(float(block.weights.workspaces[0]) for block in found.table.blocks)
+        max(float(block.weights[WEIGHTS.index("workspaces"), 0]) for block in found.table.blocks)
         for found in (cost(model, **asked, habits=hybrid), cost(model, **asked))
     ]
     assert kept[0] - kept[1] == pytest.approx(2 * 1024 * model.hidden_size * 4)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from symconfig.cost.formulas import CONTENTION
+from symconfig.cost.weights import WEIGHTS
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS
 from symconfig.graph.derived import Phase
@@ -30,7 +31,11 @@ def test_a_gather_before_a_product_is_cut_up_with_it_and_a_reduction_beside_anot
 def test_user_buffers_take_eight_gathered_streams_and_four_in_16_bits(precision: str, gathered: float) -> None:
     asked: dict[str, Any] = {"tp": 4, "cluster": H100, "precision": precision, "seq_length": 4096}
     kept = [
-        float(next(block for block in found.table.blocks if block.derived.name == "dense").weights.workspaces[0])
+        float(
+            next(block for block in found.table.blocks if block.derived.name == "dense").weights[
+                WEIGHTS.index("workspaces"), 0
+            ]
+        )
         for found in (cost(MODEL, **asked, overlap=USER_BUFFERS), cost(MODEL, **asked))
     ]
     assert kept[0] - kept[1] == pytest.approx((8 * gathered + 4 * 2.0) * 4096 * MODEL.hidden_size)

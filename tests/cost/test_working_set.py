@@ -10,7 +10,7 @@ import pytest
 from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT, Policies
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import host_bytes
-from symconfig.cost.table import WEIGHTS
+from symconfig.cost.weights import WEIGHTS
 from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive

@@ -13,8 +13,8 @@ from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 from symconfig.descriptor.architectures.keys import SAME_NETWORK, families
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 from symconfig.descriptor.architectures.registry import architectures
-from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.write import config_json
 
 LAYERS = 8  # two periods of the usual pattern of four layers
 _HIDDEN, _HEADS, _HEAD_DIM, _FFN, _EXPERTS, _CHOSEN = 64, 4, 12, 40, 4, 2

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.architectures.registry import architectures
-from symconfig.descriptor.config_writer import config_json, lost_fields
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.descriptor.load import load_config, load_model
+from symconfig.descriptor.write import config_json, lost_fields
 from symconfig.errors import InfeasibleError, InputError, Problem
 from tests.descriptor.small_configs import published_keys, tiny_config
 from tools.families import default_model

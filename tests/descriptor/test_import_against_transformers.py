@@ -9,9 +9,9 @@ import pytest
 
 from symconfig.descriptor.architectures.keys import FRACTIONS, RULED, Derived
 from symconfig.descriptor.architectures.registry import architectures
-from symconfig.descriptor.config_writer import config_json, lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.write import config_json, lost_fields
 from symconfig.graph.model import parameters
 from tests.descriptor.small_configs import KINDS, tiny_config, to_transformers_config
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.config_writer import lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.write import lost_fields
 from symconfig.errors import InputError
 from symconfig.graph.model import parameters
 from tests.descriptor.small_configs import LAYERS, published_keys, small_config

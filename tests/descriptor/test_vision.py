@@ -12,10 +12,9 @@ from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as TEXTS
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.huggingface import VisionReader, import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import KINDS, Vision
-from symconfig.descriptor.vision_reader import VisionReader
 from symconfig.errors import InputError
 from symconfig.graph.model import parameters
 from tests.sample_models import sample_model

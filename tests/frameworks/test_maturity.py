@@ -35,11 +35,11 @@ def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) ->
     point = ConfigurationSet(**{name: value for name, value in option.example.items() if name not in FIXED})
     assert option.used(fixed, point)
     assert not option.used(Fixed(), ConfigurationSet())
-    if (standing := option.doubt) is not None:
-        assert standing.why
-        assert not standing.why.endswith(".")
-        assert standing.source
-        assert {standing.since, standing.until} - {None} <= set(versions())
+    if option.maturity is not None:
+        assert option.why
+        assert not option.why.endswith(".")
+        assert option.source
+        assert {option.since, option.until} - {None} <= set(versions())
 
 
 def test_names_are_unique_and_no_constraint_has_one() -> None:

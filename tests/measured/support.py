@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from symconfig.descriptor.measurements import load_measurements
 from symconfig.measured.runs import Read, read
+from symconfig.measured.score import Source, source
 
 PUBLISHED = tuple(Path(__file__).parents[3] / "shared" / name for name in ("truth", "truth_more", "truth_next"))
 HEAD = """\
@@ -44,6 +46,11 @@ def file_of(folder: Path, *rows: str, name: str = "korthikanti2022") -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(HEAD + "".join(rows), encoding="utf-8")
     return path
+
+
+def score(path: Path) -> Source:
+    """The scores of a measurement file by its stem."""
+    return source(path.stem, load_measurements(path))
 
 
 def published(name: str | None = None) -> Read:

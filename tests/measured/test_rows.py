@@ -32,10 +32,9 @@ from symconfig.measured.cases import Case, case
 from symconfig.measured.judge import judge
 from symconfig.measured.row_options import _KINDS, _SPELLED, _spelled
 from symconfig.measured.runs import read
-from symconfig.measured.score import score
 from symconfig.solve.predict import predict
 from symconfig.units import GIB
-from tests.measured.support import file_of, run_text
+from tests.measured.support import file_of, run_text, score
 
 
 def of(folder: Path, options: str = "", **fields: object) -> Case:
@@ -129,7 +128,7 @@ def test_a_row_states_its_adapter_by_megatrons_names(tmp_path: Path) -> None:
 
 def test_a_row_that_leaves_out_a_size_does_not_stop_the_others(tmp_path: Path) -> None:
     without = run_text("a", "{step_s: 1.0}").replace("intermediate_size: 24576, ", "")
-    (found,) = score([file_of(tmp_path, without, run_text("b", "{step_s: 1.0}"))])
+    found = score(file_of(tmp_path, without, run_text("b", "{step_s: 1.0}")))
     assert [item.row.id for item in found.rows] == ["b"]
     ((row, reason),) = found.skipped
     assert row == "a"
@@ -138,7 +137,7 @@ def test_a_row_that_leaves_out_a_size_does_not_stop_the_others(tmp_path: Path) -
 
 def test_what_the_device_holds_is_compared_with_all_that_it_is_said_to(tmp_path: Path) -> None:
     for name in ("device_used_gib", "device_used_gb"):
-        (source,) = score([file_of(tmp_path, run_text("a", f"{{{name}: 30.0}}"))])
+        source = score(file_of(tmp_path, run_text("a", f"{{{name}: 30.0}}")))
         (item,) = source.rows
         assert item.memory == (item.prediction.predicted.device_bytes, 30 * GIB)
 
@@ -354,7 +353,7 @@ def test_the_examples_are_read_as_they_stand(tmp_path: Path) -> None:
     (tmp_path / "runs.yaml").write_text(rows, encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(mine, encoding="utf-8")
     with assuming(tmp_path / "mine.yaml"):
-        (source,) = score([tmp_path / "runs.yaml"])
+        source = score(tmp_path / "runs.yaml")
     (run,) = source.rows
     assert run.case.ignored == ()
     assert ("gradient_bytes", "2.0") in run.case.documented

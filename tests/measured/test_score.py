@@ -14,8 +14,8 @@ from symconfig.graph.implementation import ExpertKernels
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
 from symconfig.measured.judge import Judged
-from symconfig.measured.score import error, kendall, oom, score, sweep
-from tests.measured.support import file_of, run_text
+from symconfig.measured.score import error, kendall, oom, sweep
+from tests.measured.support import file_of, run_text, score
 
 
 def _row(folder: Path, text: str) -> Row:
@@ -59,7 +59,7 @@ def test_a_row_that_states_all_is_scored_apart(tmp_path: Path) -> None:
     """simumax_b200 has no habits of its own; a row that leaves out sequence parallelism takes it from there."""
     whole = run_text("a", "{step_s: 8.8}").replace("not flash}", "flash, zero_stage: 1}")
     part = run_text("b", "{step_s: 8.8}").replace("sequence_parallel: true, ", "").replace("not flash}", "flash}")
-    (source,) = score([file_of(tmp_path, whole, part, name="simumax_b200")])
+    source = score(file_of(tmp_path, whole, part, name="simumax_b200"))
     assert [item.row.id for item in source.stated.rows] == ["a"]
     assert [item.case.assumed for item in source.assumed.rows] == [("sequence_parallel",)]
     assert (source.time.n, source.stated.time.n) == (2, 1)
@@ -116,7 +116,7 @@ def test_validate_says_which_software_is_not_measured(tmp_path: Path, capsys: py
 def test_published_step_time_is_met(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 5: GPT-22B with selective recompute and sequence parallelism, batch 4: 1.10 s."""
     text = run_text("a", "{step_s: 1.10}").replace("global: 32", "global: 4")
-    (source,) = score([file_of(tmp_path, text)])
+    source = score(file_of(tmp_path, text))
     assert source.time.mape < 0.06
 
 
@@ -124,20 +124,20 @@ def test_a_run_that_holds_a_teacher_besides_is_not_compared(tmp_path: Path) -> N
     row = run_text("a", "{memory_gb: 50.0}")
     start, _, rest = row.partition("name: GPT-22B")
     assert rest
-    (source,) = score([file_of(tmp_path, f"{start}name: gpt_distill{rest}", run_text("b", "{memory_gb: 50.0}"))])
+    source = score(file_of(tmp_path, f"{start}name: gpt_distill{rest}", run_text("b", "{memory_gb: 50.0}")))
     assert [name for name, _ in source.skipped] == ["a"]
     assert "a teacher" in source.skipped[0][1]
 
 
 def test_what_states_nothing_comparable_is_skipped(tmp_path: Path) -> None:
-    (source,) = score([file_of(tmp_path, run_text("a", "{allocated_after_step_gib: 3.0}"))])
+    source = score(file_of(tmp_path, run_text("a", "{allocated_after_step_gib: 3.0}")))
     assert "states no time" in dict(source.skipped)["a"]
 
 
 def test_targets_are_not_scored_but_counted(tmp_path: Path) -> None:
     path = file_of(tmp_path, run_text("a", "{step_s: 8.8}"))
     path.write_text("validate: false\n" + path.read_text())
-    (source,) = score([path])
+    source = score(path)
     assert not source.rows
     assert "targets, not runs" in dict(source.skipped)["a"]
 
@@ -147,7 +147,7 @@ def test_targets_are_not_scored_but_counted(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_every_rate_is_turned_into_seconds(tmp_path: Path, measured: str) -> None:
     """32 sequences of 2048 tokens on 8 GPUs in 8 s."""
-    (source,) = score([file_of(tmp_path, run_text("a", measured))])
+    source = score(file_of(tmp_path, run_text("a", measured)))
     assert source.rows[0].time[1] == pytest.approx(8.0)
     assert source.rows[0].time_from == measured[1 : measured.index(":")]
 
@@ -155,7 +155,7 @@ def test_every_rate_is_turned_into_seconds(tmp_path: Path, measured: str) -> Non
 def test_one_layer_is_compared_in_both_directions(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 4: a layer of GPT-22B, selective recompute and sequence parallelism: 7.2 and 13.1 ms."""
     row = run_text("a", "{layer_forward_ms: 7.2, layer_backward_ms: 13.1}")
-    (source,) = score([file_of(tmp_path, row)])
+    source = score(file_of(tmp_path, row))
     assert source.layer.n == 2
     assert source.layer.mape < 0.08
 
@@ -190,7 +190,7 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
 )
 def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, field: str, value: object) -> None:
     text = run_text("a", "{memory_gb: 50.0}").replace("options: {", f"options: {{megatron_args: {{{arguments}}}, ")
-    ((item,),) = (source.rows for source in score([file_of(tmp_path, text)]))
+    (item,) = score(file_of(tmp_path, text)).rows
     found = item.case.configuration
     how = found.framework.implementation
     held = (found, found.framework, how.loss, how.experts)
@@ -220,7 +220,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
         run_text("e", "{oom: true}", recompute="full"),
         run_text("f", "{oom: true}", tp=1, dp=8, micro=2),
     )
-    return list(score([file_of(tmp_path_factory.mktemp("runs"), *rows)])[0].rows)
+    return list(score(file_of(tmp_path_factory.mktemp("runs"), *rows)).rows)
 
 
 def test_out_of_memory_by_hand(judged: list[Judged]) -> None:

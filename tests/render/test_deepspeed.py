@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 
 import symconfig
 from symconfig.descriptor.architectures.keys import SAME_NETWORK
-from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.write import config_json
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, render

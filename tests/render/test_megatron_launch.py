@@ -19,7 +19,7 @@ from symconfig.frameworks.megatron.maturity import OPTIONS
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render
 from symconfig.render.files import Files
-from symconfig.render.summary import modules_wanted as wants
+from symconfig.render.shared import modules_wanted as wants
 from tests.render.bash import after_script, bash, dry_run, really_run, shellcheck
 from tests.sample_plans import sample_model, sample_plan
 
@@ -218,7 +218,7 @@ def test_every_format_of_megatron_looks(target: str, tmp_path: Path) -> None:
     assert "SKIP_PREFLIGHT=1" in text.split("set -euo pipefail")[0]
     assert text.index("DRY_RUN:-0") < text.index("WANTED=(") < text.index("exec ")
     for want in wants(plan):
-        assert f"{want.option} " in text
+        assert f"{want['option']} " in text
     dry_run(files, tmp_path, "launch.sh")
     assert shellcheck(tmp_path / "launch.sh") == ""
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import symconfig
 from symconfig.plans.sentences import chunk_layers
-from symconfig.report.explanation import blocks, details, stages, to_dict
+from symconfig.report.explanation import blocks, details, to_dict
 from symconfig.report.grid import plain
+from symconfig.report.table import stages
 from symconfig.solve.explain import explain
-from symconfig.solve.plan_symbols import symbolic
+from symconfig.solve.symbolic import symbolic
 from tests.sample_plans import sample_plan
 
 

@@ -21,6 +21,7 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.format import picked
 from symconfig.frameworks.extras import on
 from symconfig.frameworks.known import facts
 from symconfig.graph.model import derived, sequence
@@ -31,12 +32,11 @@ from symconfig.solve import costed as details
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.pins import parse
-from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
+from symconfig.solve.prospect import Prospect, effective, recomputing
 from symconfig.solve.run import requests, weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
-from symconfig.solve.split import Split, most_chunks, splits
+from symconfig.solve.split import SAID_BY, Split, most_chunks, splits
 from tests.oracle import given
 from tests.oracle import plan as by_hand
 from tests.oracle.step import time
@@ -124,7 +124,7 @@ class Weighed:
 def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job) -> Weighed:
     """Every candidate of `asked`, one at a time."""
     asked = resolved(model, cluster, asked)
-    ways = requests(model, cluster, asked, str(asked.precision), parse(asked.pins))
+    ways = requests(model, cluster, asked, str(asked.precision))
     gpu = machine(cluster, ways[0].precision, gpus=ways[0].gpus)
     limit = cluster.gpu.memory_bytes.value * (1 - asked.limits.memory_margin)
     by_hand = 0
@@ -315,7 +315,7 @@ def _policies(
                     request=wanted, machine=gpu, scheme=scheme, split=split,
                     configuration=effective(
                         replace(
-                            degrees, **recomputing(choice, layers), **stages_of_split(split), zero_stage=zero,
+                            degrees, **recomputing(choice, layers), **picked(split, *SAID_BY), zero_stage=zero,
                             optimizer_offload=away.optimizer, param_offload=away.weights,
                         ), wanted,
                     ),

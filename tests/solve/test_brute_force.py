@@ -31,13 +31,13 @@ UNEVEN = tiny(
     vocab_size=64000,
 )
 MIXTURE = tiny("qwen3-30b-a3b", experts=EXPERTS, intermediate_size=0, num_hidden_layers=2, vocab_size=8000)
-LATENT = tiny(
-    "deepseek-v3",
-    experts={**EXPERTS, "shared_expert_intermediate_size": 256, "first_k_dense_replace": 1},
-    latent={"q_lora_rank": 128, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64},
-    num_key_value_heads=8,
-    num_hidden_layers=3,
-)
+LATENT_SIZES: dict[str, Any] = {
+    "experts": {**EXPERTS, "shared_expert_intermediate_size": 256, "first_k_dense_replace": 1},
+    "latent": {"q_lora_rank": 128, "kv_lora_rank": 64, "v_head_dim": 64}
+    | dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim"), 32),
+    "num_key_value_heads": 8,
+}
+LATENT = tiny("deepseek-v3", **LATENT_SIZES, num_hidden_layers=3)
 ADAPTER = tiny("llama2-13b-lora")
 
 # model, GiB of memory (so that some candidates fit and others do not), job

@@ -14,7 +14,6 @@ from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.extras import needed_options
-from symconfig.solve.pins import parse
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
@@ -94,22 +93,22 @@ def _fits(model, gib, allow):  # type: ignore[no-untyped-def]
 
 
 def test_options_are_opened_by_maturity_and_no_more_than_are_needed() -> None:
-    asked, fixed, pins = job(8, 16, **PLAIN), Fixed(), parse({})
+    asked, fixed = job(8, 16, **PLAIN), Fixed()
 
     def enough(*names: str):  # type: ignore[no-untyped-def]
         return lambda trial: set(names) <= set(trial.allow)
 
-    assert needed_options(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
-    both = needed_options(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
+    assert needed_options(asked, fixed, enough("optimizer_offload")) == ("optimizer_offload",)
+    both = needed_options(asked, fixed, enough("expert_tensor", "optimizer_offload"))
     assert {"expert_tensor", "optimizer_offload"} <= set(both)
     assert "activation_offload" not in both
-    assert needed_options(asked, fixed, pins, enough("activation_offload")) == (*both, "activation_offload")
-    assert set(needed_options(asked, fixed, pins, enough("nothing"))) > {*both, "activation_offload"}
+    assert needed_options(asked, fixed, enough("activation_offload")) == (*both, "activation_offload")
+    assert set(needed_options(asked, fixed, enough("nothing"))) > {*both, "activation_offload"}
 
 
 def test_what_a_site_lacks_is_never_opened() -> None:
     asked = job(8, 16, **PLAIN, without=("optimizer_offload",))
-    names = needed_options(asked, Fixed(), parse({}), lambda trial: False)
+    names = needed_options(asked, Fixed(), lambda trial: False)
     assert "optimizer_offload" not in names
 
 

@@ -17,7 +17,6 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
-from symconfig.solve.pins import parse
 from symconfig.solve.predict import restore
 from symconfig.solve.run import facts_of, requests
 from symconfig.solve.search import resolved, search
@@ -156,7 +155,7 @@ def chosen(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str,
     known, where = load_model(model), load_cluster(cluster)
     asked = resolved(known, where, job(gpus, 64, 4096, **{**OPEN, **fields}))
     precision = str(asked.precision)
-    return {on(each.configuration) for each in requests(known, where, asked, precision, parse(asked.pins))}  # type: ignore[arg-type]
+    return {on(each.configuration) for each in requests(known, where, asked, precision)}  # type: ignore[arg-type]
 
 
 def test_what_wants_sequences_of_one_length_is_weighed_where_they_are() -> None:

@@ -1,19 +1,28 @@
-"""Memory over time against a walk through the simulated tasks, and against the peaks of the cost model."""
+"""Memory over time against a walk through the simulated tasks; and the probability of running out of it."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed, stage_memory, timeline
+from symconfig.solve.interval import NO_LIMIT, errors, interval, surprise
 from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.predict import as_found, restore
 from symconfig.solve.prospect import recomputing
+from symconfig.solve.search import search
+from symconfig.solve.space import fitting
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.sample_plans import sample_plan
-from tests.solve.naive import tiny
+from tests.solve.naive import job, tight, tiny
 
 PLANS = {
     "1f1b": {"tp": 2, "pp": 4, "dp": 2, "global_batch": 64},
@@ -92,3 +101,50 @@ def test_at_each_moment_it_is_that_of_the_microbatches_held(name: str) -> None:
         assert all(max(same) - min(same) < 1e-5 * max(same) for same in levels.values())
         each = np.diff([max(levels[held]) for held in sorted(levels) if held > 0])
         assert each == pytest.approx(np.full(len(each), each[0] if len(each) else 0.0), rel=1e-3)
+
+
+MODEL = tiny()
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "mixtral-8x7b", "llama2-70b-lora"])
+def test_nineteen_in_twenty_stay_below_the_upper_end_of_the_interval(name: str) -> None:
+    model, cluster = load_model(name), load_cluster("h100")
+    high = interval("memory", cluster, model).high
+    assert errors("memory", cluster, model).cdf(math.log(high)) == pytest.approx(0.95)
+    assert surprise(model, cluster, 0.05) == pytest.approx(high)
+    assert surprise(model, cluster, 0.05) == pytest.approx(math.exp(errors("memory", cluster, model).inv_cdf(0.95)))
+    assert surprise(model, cluster, NO_LIMIT) is None
+
+
+def _search(cluster: ClusterDescriptor, **limits: float) -> Any:
+    return search(MODEL, cluster, job(4, 4, 4096, limits=limits))
+
+
+@pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
+def test_no_plan_has_a_larger_risk_than_its_job(risk: float) -> None:
+    cluster = tight(MODEL, 2.0)
+    plan = _search(cluster, memory_risk=risk)
+    assert plan.search.opened == ()
+    for each in (plan.best, *plan.alternatives):
+        found = restore(plan, each)
+        assert fitting(found.request, found.machine, [each.predicted.peak_bytes], cluster) >= 1 - risk - 1e-9
+    if risk <= 0.05:
+        assert not plan.may_not_fit
+
+
+def test_where_nothing_meets_the_risk_the_plan_says_first_that_it_may_not_fit() -> None:
+    """In the least memory, to a hundredth, that any plan fits in: the margin alone is left free."""
+
+    def at(step: int) -> Any:
+        try:
+            return _search(tight(MODEL, 0.99**step), memory_risk=0.05)
+        except InfeasibleError:
+            return None
+
+    fits, last = 0, 128
+    while last - fits > 1:
+        middle = (fits + last) // 2
+        fits, last = (middle, last) if at(middle) is not None else (fits, middle)
+    plan = at(fits)
+    assert plan.search.opened[0].name == "memory_risk"
+    assert plan.may_not_fit

@@ -15,16 +15,11 @@ from symconfig.solve.choice import TIE
 from symconfig.solve.search import search
 from tests.sampled import sampled
 from tests.solve.naive import job, tight, tiny
+from tests.solve.test_brute_force import EXPERTS
 
 MODEL = tiny()
-EXPERTS = tiny(
-    "qwen3-30b-a3b",
-    experts={"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384, "norm_topk_prob": True},
-    intermediate_size=0,
-    num_hidden_layers=4,
-    vocab_size=8000,
-)
-MODELS = {"dense": MODEL, "experts": EXPERTS}
+MIXTURE = tiny("qwen3-30b-a3b", experts=EXPERTS, intermediate_size=0, num_hidden_layers=4, vocab_size=8000)
+MODELS = {"dense": MODEL, "experts": MIXTURE}
 NAMES = st.sampled_from(sorted(MODELS))
 GIB = st.sampled_from([0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 4.0])
 PINS = st.dictionaries(

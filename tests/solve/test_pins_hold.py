@@ -115,11 +115,7 @@ def test_a_pin_is_in_the_plan_and_its_files_or_the_plan_is_refused(
             continue
         assert has(made.best, name, value), value
         read = launched(made, tmp_path / value)
-        assert (read.configuration, read.configuration, read.configuration) == (
-            made.best.configuration,
-            made.best.configuration,
-            made.best.configuration,
-        )
+        assert read.configuration == made.best.configuration
         assert read.predicted.time == pytest.approx(made.best.predicted.time), value
         assert read.predicted.memory == pytest.approx(made.best.predicted.memory), value
 

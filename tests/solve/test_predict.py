@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from symconfig.cost.machine import constants
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.behaviour import changed
@@ -13,10 +15,12 @@ from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
-from symconfig.solve.predict import predict
+from symconfig.solve.costed import costed
+from symconfig.solve.predict import Timer, alone_s, as_found, predict
 from symconfig.solve.prospect import Setup
 from symconfig.solve.search import search
 from tests.sample_configurations import configuration
+from tests.sample_models import sample_cluster, sample_model
 
 GIB = 2.0**30
 PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
@@ -61,3 +65,26 @@ def test_measured_memory_with_tensor_parallelism() -> None:
         configuration(tp=8, micro=1, global_batch=4, seq_length=4096, sequence_parallel=True, zero=1, framework=FUSED),
     )
     assert prediction.predicted.peak_bytes / GIB == pytest.approx(28.29, rel=0.015)
+
+
+def alone_asked(**degrees: int) -> Setup:
+    return configuration(**degrees, micro=1, global_batch=8, seq_length=2048)
+
+
+def test_one_gpu_does_all_of_its_step_by_itself() -> None:
+    found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), alone_asked())
+    whole = costed(found).cost
+    overhead = float(np.ravel(whole.time["overhead"])[0])
+    assert float(alone_s(found, 0)[0]) + overhead == pytest.approx(float(np.ravel(whole.step_s)[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["two tables", "a table on both ends"])
+def test_a_timer_of_a_stage_follows_the_constants(tied: bool) -> None:
+    cluster, wanted = sample_cluster("a100-80gb"), alone_asked(tp=2, pp=4, dp=2)
+    model = sample_model("llama2-13b").model_copy(update={"tie_word_embeddings": tied})
+    stated = constants(cluster.kernels)
+    slower = {**stated, "gemm_efficiency": np.array([stated["gemm_efficiency"], 0.5 * stated["gemm_efficiency"]])}
+    seconds = Timer(model, cluster, wanted, stage=3).step_seconds(slower, 2)
+    found = as_found(model, cluster, wanted)
+    assert seconds[0] == pytest.approx(float(alone_s(found, 3)[0]), rel=1e-12)
+    assert seconds[1] > 1.5 * seconds[0]

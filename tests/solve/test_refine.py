@@ -19,24 +19,12 @@ from symconfig.solve.search import resolved
 from symconfig.solve.space import peak_budget
 from symconfig.solve.split import Split, plainest
 from tests.solve.naive import job, tight, tiny
+from tests.solve.test_brute_force import LATENT_SIZES
 
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384, "norm_topk_prob": True}
 CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
     "dense": (tiny(num_hidden_layers=7), 1.0, job(4, 8, 4096, pins={"optimizer_offload": "0"})),
     "unequal layers": (
-        tiny(
-            "deepseek-v3",
-            experts={**EXPERTS, "shared_expert_intermediate_size": 256, "first_k_dense_replace": 1},
-            latent={
-                "q_lora_rank": 128,
-                "kv_lora_rank": 64,
-                "qk_nope_head_dim": 32,
-                "qk_rope_head_dim": 32,
-                "v_head_dim": 64,
-            },
-            num_key_value_heads=8,
-            num_hidden_layers=5,
-        ),
+        tiny("deepseek-v3", **LATENT_SIZES, num_hidden_layers=5),
         0.8,
         job(4, 8, pins={"cp": "1", "etp": "1", "optimizer_offload": "0", "activation_offload": "0"}),
     ),

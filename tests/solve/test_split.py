@@ -104,16 +104,16 @@ def test_what_is_said_means_the_chunks(data: st.DataObject, pp: int, vpp: int, l
         assert layouts is OLD
         return
     assert split.chunks == tuple(chunks)
-    if split.layout is not None:
-        assert expanded(split.layout) == [letters(chunk) for chunk in chunks]
+    if split.pipeline_layout is not None:
+        assert expanded(split.pipeline_layout) == [letters(chunk) for chunk in chunks]
         return
     assert list(sizes) == list(
         dealt(
             sum(sizes),
             pp,
             vpp,
-            first=split.first_layers,
-            last=split.last_layers,
+            first=split.first_stage_layers,
+            last=split.last_stage_layers,
             embedding=split.account_for_embedding,
             loss=split.account_for_loss,
         )
@@ -128,12 +128,12 @@ def test_what_is_said_means_the_chunks(data: st.DataObject, pp: int, vpp: int, l
         ((1, 2, 2, 2), 4, {"account_for_embedding": True}),
         ((1, 2, 2, 1), 4, {"account_for_embedding": True, "account_for_loss": True}),
         ((0, 1, 1, 0), 2, {"account_for_embedding": True, "account_for_loss": True}),
-        ((3, 4, 4, 2), 4, {"first_layers": 3, "last_layers": 2}),
-        ((4, 4, 4, 2), 4, {"first_layers": 4, "last_layers": 2}),
-        ((5, 3), 2, {"first_layers": 5}),
-        ((2, 1, 2, 1), 2, {"first_layers": 4}),
-        ((1, 2, 3, 2), 4, {"layout": "Et|tt|t*3|ttL"}),
-        ((2, 0, 1, 2), 2, {"layout": "Ett||t|ttL"}),
+        ((3, 4, 4, 2), 4, {"first_stage_layers": 3, "last_stage_layers": 2}),
+        ((4, 4, 4, 2), 4, {"first_stage_layers": 4, "last_stage_layers": 2}),
+        ((5, 3), 2, {"first_stage_layers": 5}),
+        ((2, 1, 2, 1), 2, {"first_stage_layers": 4}),
+        ((1, 2, 3, 2), 4, {"pipeline_layout": "Et|tt|t*3|ttL"}),
+        ((2, 0, 1, 2), 2, {"pipeline_layout": "Ett||t|ttL"}),
     ],
 )
 def test_the_plainest_words_are_used(sizes: tuple[int, ...], pp: int, way: dict[str, object]) -> None:
@@ -141,7 +141,7 @@ def test_the_plainest_words_are_used(sizes: tuple[int, ...], pp: int, way: dict[
     chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
     expected = Split(pp, len(sizes) // pp, tuple(chunks), **way)  # type: ignore[arg-type]
     assert plainest(pp, tuple(chunks), NEW) == expected
-    assert plainest(pp, tuple(chunks), OLD) == (None if "layout" in way else expected)
+    assert plainest(pp, tuple(chunks), OLD) == (None if "pipeline_layout" in way else expected)
 
 
 def test_what_a_target_cannot_say_is_not_said() -> None:
@@ -180,21 +180,21 @@ def test_the_ends_count_as_layers(layers: int, pp: int, vpp: int, expected: list
         sizes = [chunk.count("dense") for chunk in split.chunks]
         assert split.account_for_embedding == (sizes[0] < max(sizes))
         assert split.account_for_loss == (sizes[-1] < max(sizes))
-        assert split.layout is None
+        assert split.pipeline_layout is None
 
 
 def test_layers_that_no_stages_share_evenly_go_by_the_counts_of_the_ends() -> None:
     """46 layers on four stages, in a version without layout strings."""
     (split,) = splits(named(["dense"] * 46), 4, 1, weights(1.0, 1.0) | {"head": 2.0}, OLD)[-1:]
     assert [chunk.count("dense") for chunk in split.chunks] == [12, 12, 12, 10]
-    assert (split.first_layers, split.last_layers) == (12, 10)
+    assert (split.first_stage_layers, split.last_stage_layers) == (12, 10)
 
 
 def test_a_pinned_layout_is_the_only_split() -> None:
     sequence, weight = named(["dense"] * 8), weights(1.0, 1.0)
     pinned = "Et*3|t|t*3|tL"
     (split,) = splits(sequence, 4, 1, weight, NEW, pinned)
-    assert split.layout == pinned
+    assert split.pipeline_layout == pinned
     assert split.chunks == laid_out(sequence, 4, pinned).chunks  # type: ignore[union-attr]
     assert splits(sequence, 4, 2, weight, NEW, pinned) == ()
     assert splits(sequence, 2, 2, weight, NEW, pinned)[0].vpp == 2

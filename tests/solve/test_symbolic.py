@@ -19,7 +19,7 @@ from symconfig.errors import InputError
 from symconfig.solve.costed import costed, sizes
 from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.symbolic import Traced, traced
+from symconfig.solve.symbolic import Symbolic, traced
 
 JOBS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama3.1-8b", "cluster": "h100", "gpus": 8, "global_batch_size": 64},
@@ -71,8 +71,8 @@ def test_expressions_give_the_numbers_of_the_plan(job: str) -> None:
         found = planned(job).symbolic(number)
         assert found.step_s == pytest.approx(candidate.predicted.step_s, rel=CLOSE)
         for name, seconds in candidate.predicted.time.items():
-            assert value(found.traced.time[name]) == pytest.approx(seconds, abs=CLOSE * candidate.predicted.step_s)
-        for stage, held in zip(candidate.stages, found.traced.memory, strict=True):
+            assert value(found.seconds[name]) == pytest.approx(seconds, abs=CLOSE * candidate.predicted.step_s)
+        for stage, held in zip(candidate.stages, found.bytes, strict=True):
             assert sum(map(value, held.values())) == pytest.approx(stage.peak_bytes, rel=CLOSE)
 
 
@@ -107,13 +107,13 @@ def numbers(found: Prospect) -> dict[str, Any]:
     }
 
 
-def agreeing(found: Prospect, formulas: Traced, draw: random.Random) -> int:
+def agreeing(found: Prospect, formulas: Symbolic, draw: random.Random) -> int:
     """Count the plans of one batch at which formulas hold; their costs must be the planner's."""
     other, rng = varied(found, draw), np.random.default_rng(draw.randrange(2**32))
     names = ("efficiency", "hbm_bytes_per_s", "attention_flops", "launch_s", "levels")
     other = replace(other, machine=scaled(other.machine, {name: rng.uniform(0.7, 1.3, DRAWS) for name in names}))
     cost = costed(other, sizes(other, DRAWS)).cost
-    at = formulas.at({name: number for name, number in numbers(other).items() if name in formulas.tape.inputs})
+    at = formulas.at({name: number for name, number in numbers(other).items() if name in formulas.formulas.symbols})
     holds = np.broadcast_to(at.holds, DRAWS)
     step = np.broadcast_to(at.step_s, DRAWS)
     np.testing.assert_allclose(step[holds], np.broadcast_to(cost.step_s[0, 0], DRAWS)[holds], rtol=CLOSE)
@@ -141,7 +141,7 @@ def test_expressions_equal_the_planner_s_numbers_over_a_thousand_plans() -> None
 def test_derivatives_are_those_of_the_planner_s_own_cost(job: str) -> None:
     found = next(founds(job))
     formulas = traced(found)
-    slopes = formulas.tape.slopes(formulas.step.line)
+    slopes = formulas.tape.slopes(formulas.whole.line)
     ratio = formulas.tape.nodes[formulas.tape.inputs["simulated_pipeline"]].value if found.configuration.pp > 1 else 1.0
     assert ratio == pytest.approx(1.0, abs=0.1)
     for name in ("efficiency", "hbm_bytes_per_s", "launch_s"):

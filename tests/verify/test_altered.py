@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from symconfig.descriptor.config_writer import differences
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.write import differences
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import environment

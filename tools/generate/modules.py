@@ -21,9 +21,9 @@ from huggingface_hub.errors import StrictDataclassError
 
 from symconfig.descriptor.architectures.keys import class_of
 from symconfig.descriptor.architectures.registry import architectures
-from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.write import config_json
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.deepspeed.adapters import FILE
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED

@@ -170,7 +170,7 @@ def symbols() -> dict[str, str]:
     result = symconfig.plan(**JOB)
     symbolic = result.symbolic()
     *noted, symbol_table = formulas(symbolic)
-    parts = (*symbolic.traced.time.values(), *next(iter(symbolic.traced.memory), {}).values())
+    parts = (*symbolic.seconds.values(), *next(iter(symbolic.bytes), {}).values())
     tops = {term.line for term in parts if hasattr(term, "line")}
     written = {one: symbolic.formulas.text(one.line) for one in symbolic.formulas if one.line in tops}
     lines = [

@@ -6,16 +6,17 @@ import json
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import FILE as CLASS_DEFAULTS
 from symconfig.descriptor.learning_rate import habits
 from symconfig.descriptor.training import Training
-from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
-from symconfig.existing.rules import deepspeed, megatron
+from symconfig.existing.audit import judge
+from symconfig.existing.rules import deepspeed, launcher, megatron, rl
 from symconfig.existing.rules.rule import BASE, Finding, Rule
-from symconfig.frameworks.backend import Backend, Maturity, Option, Standing
+from symconfig.existing.rules.rule import findings as found_by
+from symconfig.frameworks.backend import Backend, Maturity, Option
 from symconfig.frameworks.known import BACKENDS
 from symconfig.render import every_launcher, targets
 from symconfig.render.target import Target
@@ -27,13 +28,27 @@ from tools.pages import table
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
+OF_FRAMEWORKS: Mapping[str, tuple[Rule[Any], ...]] = {"Megatron-LM": megatron.RULES, "DeepSpeed": deepspeed.RULES}
+GROUPS: Mapping[str, tuple[Rule[Any], ...]] = {
+    **OF_FRAMEWORKS,
+    "Reinforcement learning": rl.RULES,
+    "The launcher": launcher.RULES,
+    "What is predicted": judge.MEMORY,
+    "The phases of a step": judge.PHASES,
+}
+SEVERITIES: Mapping[str, str] = {
+    "error": "it does not start, fails in the first step, or trains something else",
+    "warning": "it is slower, larger or other than it seems",
+    "note": "worth knowing",
+}
+
 
 def findings(framework: str, rule: Rule[Any]) -> list[Finding]:
     """What is said on the rule's example."""
-    if framework in (LAUNCHER.framework, PREDICTION.framework, RL.framework, PHASES.framework):
+    if framework not in OF_FRAMEWORKS:
         return audited.findings(rule, completed)
     if framework == "DeepSpeed":
-        found = deepspeed.findings(examples.deepspeed_facts(rule))
+        found = found_by(deepspeed.RULES, examples.deepspeed_facts(rule))
     else:
         found = megatron.findings(examples.megatron_facts(rule))
     return [finding for finding in found if finding.rule == rule.name]
@@ -44,15 +59,15 @@ def rules() -> dict[str, str]:
     return {
         "severities": "\n".join(f"- **{name}**: {meaning}" for name, meaning in SEVERITIES.items()),
         "base": "```\n{}\n```".format(" \\\n".join(_wrapped(BASE, 100))),
-        **{group.framework: "\n".join(_rule_group(group)) for group in GROUPS},
+        **{framework: "\n".join(_rule_group(framework)) for framework in GROUPS},
     }
 
 
-def _rule_group(group: Group) -> Iterator[str]:
-    rows = ((f"[{rule.name}](#{rule.name})", rule.severity, rule.title) for rule in group.rules)
+def _rule_group(framework: str) -> Iterator[str]:
+    rows = ((f"[{rule.name}](#{rule.name})", rule.severity, rule.title) for rule in GROUPS[framework])
     yield table(("rule", "", "what is wrong"), rows)
-    for rule in group.rules:
-        yield from _rule_section(group.framework, rule)
+    for rule in GROUPS[framework]:
+        yield from _rule_section(framework, rule)
 
 
 def _rule_section(framework: str, rule: Rule[Any]) -> Iterator[str]:
@@ -112,22 +127,22 @@ def _options_of(backend: Backend) -> Iterator[str]:
 def _option(option: Option) -> Iterator[str]:
     yield f"## {option.name}\n"
     yield f"{option.label[0].upper()}{option.label[1:]}.\n"
-    if (standing := option.doubt) is not None:
-        yield f"- **{standing.maturity}**{_releases(standing)}: {standing.why} ({standing.source})"
+    if option.maturity is not None:
+        yield f"- **{option.maturity}**{_releases(option)}: {option.why} ({option.source})"
     for need in option.needs:
         wants = [f"the Python module `{need.module}`"] if need.module else []
         wants += [f"`{name}={value}`" for name, value in need.environment.items()]
         yield f"- needs {', '.join(wants)}: {need.why}; {need.hint}"
-    if option.doubt or option.needs:
+    if option.maturity or option.needs:
         yield ""
 
 
-def _releases(standing: Standing) -> str:
-    if standing.since and standing.until:
-        return f", {standing.since} to {standing.until}"
-    if standing.since:
-        return f", since {standing.since}"
-    return f", up to {standing.until}" if standing.until else ""
+def _releases(option: Option) -> str:
+    if option.since and option.until:
+        return f", {option.since} to {option.until}"
+    if option.since:
+        return f", since {option.since}"
+    return f", up to {option.until}" if option.until else ""
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------

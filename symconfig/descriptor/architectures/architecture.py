@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, pairs
+from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, idle_unless_read, pairs
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Mixer
 from symconfig.errors import Problem
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
@@ -68,24 +67,21 @@ class Block:
         return made | ({"beside_attention": True} if self.beside_attention else {})
 
     def write(self, model: ModelDescriptor) -> dict[str, Any]:
-        """Return the config.json keys of the model's first mixer of this kind; empty if it has none."""
-        mixer = next((mixer for mixer in model.mixers if mixer.block == self.name), None)
-        return {} if mixer is None else dict(self._pairs(model, mixer))
+        """Return the config.json keys of the model's first mixer of this kind; empty if it has none.
 
-    def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
-        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key, for config.json.
-
-        A size that is read from one key yields that key; a `Size`, what its `write` returns or, without `write`, its
-        first key.
+        A size gives its key, a `Size` what its `write` returns or, without that, its first key; a switch with a key, a
+        bool.
         """
+        mixer = next((mixer for mixer in model.mixers if mixer.block == self.name), None)
+        if mixer is None:
+            return {}
+        keys: dict[str, Any] = {}
         for name, size in self.sizes.items():
-            if not isinstance(size, Size):
-                yield size, mixer.sizes[name]
-            elif size.write is None:
-                yield size.keys[0], mixer.sizes[name]
+            if isinstance(size, Size) and size.write is not None:
+                keys |= size.write(model, mixer.sizes[name])
             else:
-                yield from size.write(model, mixer.sizes[name]).items()
-        yield from ((key, name in mixer.switches) for name, key in self.switches.items() if key)
+                keys[size.keys[0] if isinstance(size, Size) else size] = mixer.sizes[name]
+        return keys | {key: name in mixer.switches for name, key in self.switches.items() if key}
 
 
 def named(sizes: str, keys: str = "") -> dict[str, str | Size]:
@@ -122,6 +118,33 @@ class Reading:
         """
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
+
+    def check_keys(
+        self, values: Values, only: Mapping[str, tuple[Any, ...]], known: Collection[str], of: str, part: str
+    ) -> list[str]:
+        """Return the unknown keys of `values` that are null or false; append a problem for each other unknown key, and
+        for each value that `only` does not list for its key.
+
+        Keys that are `idle_unless_read` count as known. of, part: what does not support a value, and what an unknown
+        key may change, in the problems.
+        """
+        unset = []
+        for key, value in values.items():
+            if key in only:
+                if value not in only[key]:
+                    need = " or ".join(map(repr, only[key]))
+                    self.problem(f"not supported for {of}", key, got=repr(value), need=need)
+            elif key not in known and not idle_unless_read(key):
+                if value is None or value is False:
+                    unset.append(key)
+                    continue
+                what, hint = (
+                    f"this key is not known and may change the {part}",
+                    "remove it if it has no effect on the model",
+                )
+                place = self.path(key)
+                self.problems.append(self.document.problem(what, place, of_key=True, got=shorten(value), hint=hint))
+        return unset
 
     def path(self, key: str) -> KeyPath:
         """Return the key's path in the file: `prefix` and the key; `section.key` is two parts if the architecture has
@@ -188,15 +211,14 @@ class Architecture:
     Left-hand keys are config.json's, right-hand names the descriptor's fields.
 
     constants: fields that the class fixes. defaults: keys of the class with their defaults; Transformers' own are added
-    below these. types: types of keys whose default does not show them. names: fields that a key sets, if not as in
-    NAMES. only: the values of a key that are supported; keys of the class that set nothing may only have their default.
-    noted: notes for keys that are left out, if set. ignored: keys without effect on the trained model. same_as: aliases
-    of keys. layers: returns each layer's type, where the file does not list them. blocks: the mixer of each type of
-    layer. rules: applied in order. reads: keys that `layers`, blocks and rules read. kinds: KINDS of keys whose default
-    is null or text. may_be_zero: keys of which 0 means none. groups_with: the topk_method with which n_group and
-    topk_group apply. text_of: (section, type) of the text model in a multimodal file. of_class: the model_type whose
-    class is used, if it has none of its own. known_layers: types of layers that files may list, beside those of
-    `blocks`.
+    below these. types: types of keys whose default does not show them, or KINDS. names: fields that a key sets, if not
+    as in NAMES. only: the values of a key that are supported; keys of the class that set nothing may only have their
+    default. noted: notes for keys that are left out, if set. ignored: keys without effect on the trained model.
+    same_as: aliases of keys. layers: returns each layer's type, where the file does not list them. blocks: the mixer of
+    each type of layer. rules: applied in order. reads: keys that `layers`, blocks and rules read. may_be_zero: keys of
+    which 0 means none. groups_with: the topk_method with which n_group and topk_group apply. text_of: (section, type)
+    of the text model in a multimodal file. of_class: the model_type whose class is used, if it has none of its own.
+    known_layers: types of layers that files may list, beside those of `blocks`.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -210,9 +232,8 @@ class Architecture:
     layers: LayerTypes | None = None
     blocks: Mapping[str, Block] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    reads: tuple[str, ...] = ()
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    may_be_zero: tuple[str, ...] = ()
+    reads: Sequence[str] = ()
+    may_be_zero: Collection[str] = ()
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
     of_class: str | None = None
@@ -238,41 +259,36 @@ class Architecture:
             return own or ()
         return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
 
+    def usual_layers(self, values: Values, layers: int) -> list[str]:
+        """Return each layer's type where the file does not list them: by `layers`, all full without it.
+
+        All are full, too, if `values` has use_sliding_window false, unless the family has blocks.
+        """
+        if self.layers is None or (values.get("use_sliding_window") is False and not self.blocks):
+            return [FULL] * layers
+        return list(self.layers(values, layers))
+
     def is_read(self, key: str) -> bool:
         """Return whether a key sets a field or is read by a rule; any other key may only have its class's default."""
         return key in RULED or key in self.reads or bool(self.fields_of(key))
 
 
-def family(
-    constants: str = "",
-    *,
-    defaults: str = "",
-    types: str = "",
-    names: str = "",
-    only: str = "",
-    ignored: str = "",
-    same_as: str = "",
-    kinds: str = "",
-    reads: str = "",
-    may_be_zero: str = "",
-    **more: Any,
-) -> Architecture:
-    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true; `ignored`,
-    `reads` and `may_be_zero` are lists of words.
+_NAMED: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("constants", "defaults"), facts),
+    **dict.fromkeys(("types", "same_as"), pairs),
+    **dict.fromkeys(("ignored", "reads", "may_be_zero"), str.split),
+    "names": lambda text: {key: tuple(filter(None, value.split(","))) for key, value in pairs(text).items()},
+    "only": alternatives,
+}
+
+
+def family(constants: str = "", **fields: Any) -> Architecture:
+    """Return an Architecture from its fields, of which those in _NAMED may be text: words `key=value`, a key alone
+    meaning true; `ignored`, `reads` and `may_be_zero` are lists of words.
 
     Values of constants, defaults and `only` are JSON, names of `Derived`, or text; the others are text. `a|b` are
-    alternatives in `only`, `field,field` several fields in `names`. `more` are the other fields of Architecture.
+    alternatives in `only`, `field,field` several fields in `names`.
     """
-    return Architecture(
-        constants=facts(constants),
-        defaults=facts(defaults),
-        types=pairs(types),
-        names={key: tuple(filter(None, value.split(","))) for key, value in pairs(names).items()},
-        only=alternatives(only),
-        ignored=frozenset(ignored.split()),
-        same_as=pairs(same_as),
-        kinds=pairs(kinds),
-        reads=tuple(reads.split()),
-        may_be_zero=tuple(may_be_zero.split()),
-        **more,
-    )
+    fields["constants"] = constants
+    parsed = {name: read(fields[name]) for name, read in _NAMED.items() if isinstance(fields.get(name), str)}
+    return Architecture(**fields | parsed)

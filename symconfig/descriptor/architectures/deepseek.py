@@ -75,17 +75,33 @@ def _experts_per_tok(chosen: Any, reader: Reading) -> int:
     return chosen or 6
 
 
-def _glm_indexers(values: Values, layers: int) -> Any:
-    """Return index_topk_pattern if it is given (not empty), else "full" (an indexer of its own) or "shared" for each
-    layer.
+_LETTERS = {"F": "full", "S": "shared"}
 
-    Full are the layers before index_skip_topk_offset (null: 0) and from it - 1 on every index_topk_freq-th (null or
-    below 1: all).
+
+def _glm_indexers(reader: Reading) -> None:
+    """Set indexer.layers, one bool per layer, and its key_of, from indexer_types: true for "full" (or F), an indexer of
+    the layer's own, false for "shared" (or S); nothing if every layer has its own.
+
+    Without that list (null or empty) index_topk_pattern counts, and without both index_topk_freq: full are the layers
+    before index_skip_topk_offset (null: 0) and from it - 1 on every index_topk_freq-th (null or below 1: all). Other
+    types, or not one per layer, are recorded as a problem.
     """
+    values, layers = reader.values, reader.fields["num_hidden_layers"]
     step, offset = max(values["index_topk_freq"] or 1, 1), values["index_skip_topk_offset"] or 0
-    return values["index_topk_pattern"] or [
-        "full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)
-    ]
+    usual = ["full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)]
+    given: Any = values["indexer_types"] or values["index_topk_pattern"] or usual
+    kinds = [_LETTERS.get(str(one), str(one)) for one in given] if isinstance(given, list | str) else []
+    if len(kinds) != layers or not {"full", "shared"}.issuperset(kinds):
+        return reader.problem("wrong value", "indexer_types", got=given, need=f"{layers} times full or shared")
+    if "shared" in kinds:
+        reader.fields["indexer.layers"] = [one == "full" for one in kinds]
+        reader.key_of["indexer.layers"] = "indexer_types"
+
+
+def _indexer_types(model: ModelDescriptor) -> dict[str, Any]:
+    """Return indexer_types, of which all are full for a model without a list of its own indexers."""
+    own = model.indexer.layers if model.indexer else None
+    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
 
 _HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
@@ -172,14 +188,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults="aux_loss_alpha=0.0",  # a key of the published files that transformers' class has not
         only="""norm_topk_prob=false scoring_func=softmax moe_layer_freq=1
             topk_method=greedy|group_limited_greedy""", ignored=LATENT_IGNORED, groups_with="group_limited_greedy",
-        rules=(
-            link(
-                "num_experts_per_tok",
-                "experts.num_experts_per_tok",
-                _experts_per_tok,
-                lambda model: model.experts and model.experts.num_experts_per_tok,
-            ),
-        )),
+        rules=(link("num_experts_per_tok", "experts.num_experts_per_tok", _experts_per_tok,
+            lambda model: model.experts and model.experts.num_experts_per_tok),)),
     "deepseek_v3": family(**_DEEPSEEK_V3),
     # Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
     "kimi_k2": family(**_DEEPSEEK_V3, of_class="deepseek_v3"),
@@ -198,26 +208,11 @@ ARCHITECTURES: dict[str, Architecture] = {
             rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
             _LOW_RANK_SCALES)),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
-        rules=(
-            *MINICPM,
-            link(
-                "v_head_dim",
-                "latent.v_head_dim",
-                lambda width, reader: (
-                    reader.fields["hidden_size"] // reader.fields["num_attention_heads"] if width is None else width
-                ),
-                lambda model: model.latent and model.latent.v_head_dim,
-            ),
-        )),
+        defaults="v_head_dim=HEAD_DIM", rules=MINICPM),
     "youtu": family(MLA, ignored=LATENT_IGNORED + "embedding_initializer_range",
-        rules=(
-            link(
-                "initializer_range",
-                "initializer_range",
-                lambda given, reader: 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given,
-                lambda model: model.initializer_range,
-            ),
-        )),
+        rules=(link("initializer_range", "initializer_range",
+            lambda given, reader: 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given,
+            lambda model: model.initializer_range),)),
     "glm4_moe": family(SIGMOID, **_SARVAM_MOE),
     "sarvam_moe": family(SIGMOID, **_SARVAM_MOE),
     "bailing_moe": family(
@@ -245,7 +240,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults="""num_nextn_predict_layers=0 index_topk_freq=1 index_skip_topk_offset=2 index_topk_pattern=null""",
         only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
         known_layers=(INDEXED,),
-        rules=(rules.indexers(_glm_indexers, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
+        rules=(Rule(_glm_indexers, "indexer_types index_topk_freq index_skip_topk_offset index_topk_pattern",
+            _indexer_types),)),
     "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias ",
         defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
             {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",
@@ -254,7 +250,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             n_shared_experts=1""",
         ignored="num_nextn_predict_layers expert_dtype",  # layers that Transformers' class has not
         layers=_deepseek_v4_layers, known_layers=(), blocks=_COMPRESSED, reads="compress_ratios",
-        kinds="compress_ratios=LAYERS num_hash_layers=COUNT qk_rope_head_dim=COUNT",
+        types="compress_ratios=LAYERS num_hash_layers=COUNT qk_rope_head_dim=COUNT",
         rules=(Rule(_deepseek_v4, "compress_rope_theta num_hash_layers qk_rope_head_dim", _deepseek_v4_keys),
             rules.particulars({"swiglu_limit": None}))),
 }  # fmt: skip

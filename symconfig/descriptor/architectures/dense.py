@@ -22,12 +22,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 
 
-def _smollm3(values: Values, layers: int) -> list[str]:
-    """Return each layer's type: full with rope, sliding without, by no_rope_layers or no_rope_layer_interval."""
-    listed = values["no_rope_layers"] or [(i + 1) % (values["no_rope_layer_interval"] or 1) for i in range(layers)]
-    return [FULL if turns else SLIDING for turns in listed] if isinstance(listed, list) else [FULL] * layers
-
-
 def exaone4(values: Values, layers: int) -> list[str]:
     """Return each layer's type by sliding_window_pattern: a number n (null: 4), or letters that repeat, as LLLG.
 
@@ -43,7 +37,8 @@ def exaone4(values: Values, layers: int) -> list[str]:
     return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
 
 
-def _rope_if_window(reader: Reading) -> None:
+@Rule
+def rope_if_window(reader: Reading) -> None:
     """Restrict rope to layers with a window, if the file has one; else nothing changes."""
     if reader.values["sliding_window"] is not None:
         rules.rope_with_window.read(reader)
@@ -60,10 +55,9 @@ def _exaone_pattern(reader: Reading) -> None:
     if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
         need = "a whole number, or a word of L and G"
         return reader.problem("wrong value", "sliding_window_pattern", got=repr(pattern), need=need)
-    _rope_if_window(reader)
+    rope_if_window.read(reader)
 
 
-rope_if_window = Rule(_rope_if_window)
 exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
 
 
@@ -178,7 +172,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mistral": family(layers=rules.all_sliding),
     "mixtral": family("intermediate_size=0 experts.norm_topk_prob", names=WIDTH, layers=rules.all_sliding),
     "phi3": family(layers=rules.all_sliding),
-    "smollm3": family(layers=_smollm3, ignored="max_window_layers", rules=(rules.rope_by_layer,)),
+    "smollm3": family(layers=rules.by_rope(FULL, SLIDING), ignored="max_window_layers", rules=(rules.rope_by_layer,)),
     "arcee": family("gated_mlp=false"),
     "apertus": family("gated_mlp=false qk_norm", only="qk_norm post_norm=false hidden_dropout=0.0"),
     # Its head may have rows for the first output_vocab_size tokens only, which no descriptor says.
@@ -233,7 +227,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "minicpm": family(defaults="scale_emb=1 scale_depth=1 dim_model_base=1 sparse_config=null tie_word_embeddings",
         only="sparse_config=null",
         ignored="mup_denominator",  # of heads that draft tokens
-        kinds="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
+        types="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
     "hyperclovax": family(names="use_post_norm=norm_after_sublayer",
         rules=(*SCALES, scale("logits_multiplier", "logits_scaling"))),
     "cohere": family(COHERE + "qk_norm_of=each_head", names="use_qk_norm=qk_norm", ignored="model_max_length",
@@ -277,14 +271,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=f"activation=hidden_act bias={ALL_BIASES} ffn_hidden_size=intermediate_size",
         only="apply_residual_connection_post_layernorm=false", ignored="ff_factor head_dim",
         same_as="n_embed=hidden_size",
-        rules=(
-            Rule(
-                _falcon,
-                """alibi multi_query new_decoder_architecture num_kv_heads num_ln_in_parallel_attn
-                parallel_attn""",
-                _falcon_keys,
-            ),
-        )),
+        rules=(Rule(_falcon, """alibi multi_query new_decoder_architecture num_kv_heads num_ln_in_parallel_attn
+            parallel_attn""", _falcon_keys),)),
     # ALiBi has no longest sequence; seq_length is what the model was trained with.
     "bloom": family(BIASED + "position=alibi embedding_norm hidden_act=gelu_tanh", defaults="seq_length=2048",
         names="seq_length=max_position_embeddings",
@@ -303,15 +291,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             tokenizer_name verbose ffn_config use_pad_tok_in_ffn attn_config.attn_impl attn_config.alibi_bias_max
             attn_config.clip_qkv""",
         same_as="d_model=hidden_size n_layers=num_hidden_layers n_heads=num_attention_heads",
-        rules=(
-            link(
-                "attn_config.softmax_scale",
-                "query_pre_attn_scalar",
-                lambda scale, reader: rules.short(float(scale) ** -2) if scale else None,
-                lambda model: rules.attention_scale_of(model) if model.query_pre_attn_scalar else None,
-            ),
-            rules.four_times_hidden,
-        )),
+        rules=(rules.four_times_hidden, link("attn_config.softmax_scale", "query_pre_attn_scalar",
+            lambda scale, reader: rules.short(float(scale) ** -2) if scale else None,
+            lambda model: rules.attention_scale_of(model) if model.query_pre_attn_scalar else None))),
     "opt": family(LAYERNORM + "gated_mlp=false position=learned extra_positions=2",
         names=f"""ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range enable_bias={ALL_BIASES}
             layer_norm_elementwise_affine=norm_weight""", noted=_LAYERDROP, ignored="activation_dropout",

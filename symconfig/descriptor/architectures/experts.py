@@ -91,17 +91,6 @@ def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
 
 
-def _chunks(values: Values, layers: int) -> list[str]:
-    """Return "chunked_attention" for layers with rope and full attention for those without, by no_rope_layers.
-
-    Unless that is a list of one entry per layer, every no_rope_layer_interval-th layer (null or 0: each) is full.
-    """
-    listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
-    if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
-        listed = [(index + 1) % (step or 1) for index in range(layers)]
-    return [CHUNKED if one else FULL for one in listed]
-
-
 def _llama4_experts(values: Values, layers: int) -> list[bool]:
     listed, step = values["moe_layers"], values["interleave_moe_layer_step"]
     return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
@@ -265,14 +254,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
         },
         ignored="moe_norm_min moe_capacity",  # Transformers' class drops no token
-        rules=(
-            rules.shared_experts("moe_num_shared_experts"),
-            replace(
-                rules.experts_at(_ernie),
-                keys="moe_layer_start_index moe_layer_end_index moe_layer_interval",
-                write=_ernie_layers,
-            ),
-        )),
+        rules=(rules.shared_experts("moe_num_shared_experts"), rules.experts_at(
+            _ernie, "moe_layer_start_index moe_layer_end_index moe_layer_interval", _ernie_layers))),
     "hy_v3": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
         names="router_scaling_factor=experts.routed_scaling_factor mlp_bias=", defaults="num_nextn_predict_layers=0",
         only="first_k_dense_replace=1 qk_norm route_norm moe_router_use_sigmoid moe_router_enable_expert_bias",
@@ -284,9 +267,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "experts.scoring_func=sigmoid experts.norm_topk_prob=false experts.input_scaled qk_norm_of=unit",
         names="""intermediate_size=experts.moe_intermediate_size,experts.shared_expert_intermediate_size
             intermediate_size_mlp=intermediate_size use_qk_norm=qk_norm""", defaults="attn_temperature_tuning=null",
-        ignored="for_llm_compressor", layers=_chunks,
+        ignored="for_llm_compressor", layers=rules.by_rope(CHUNKED, FULL),
         rules=(rules.rope_by_layer,
-            replace(rules.experts_at(_llama4_experts), keys="moe_layers interleave_moe_layer_step"),
+            rules.experts_at(_llama4_experts, "moe_layers interleave_moe_layer_step"),
             Rule(_temperature_tuning, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
     "afmoe": family(SIGMOID + "qk_norm norm_after_sublayer attention_gate=channel experts.norm_topk_prob",
         names="""route_scale=experts.routed_scaling_factor num_dense_layers=experts.first_k_dense_replace
@@ -306,17 +289,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         rules=(exaone_pattern, rules.shared_experts("num_shared_experts"))),
     "cohere2_moe": family(COHERE, names=WIDTH, defaults="first_k_dense_replace=0", layers=_cohere_layers,
         reads="prefix_dense_sliding_window_pattern",
-        rules=(
-            LOGITS,
-            Rule(
-                _cohere,
-                """prefix_dense_intermediate_size rms_norm_eps expert_selection_fn
-                shared_expert_combination_strategy""",
-                _cohere_keys,
-            ),
-            rules.rope_with_window,
-            rules.shared_experts("num_shared_experts"),
-        )),
+        rules=(LOGITS, Rule(_cohere, """prefix_dense_intermediate_size rms_norm_eps expert_selection_fn
+            shared_expert_combination_strategy""", _cohere_keys), rules.rope_with_window,
+            rules.shared_experts("num_shared_experts"))),
     "mimo_v2_flash": family(SIGMOID + "attention_sinks",
         names="head_dim=head_dim attention_bias=qkv_bias v_head_dim=v_head_dim",
         defaults=" ".join(f"{key}=null" for key in _PUBLISHED),
@@ -324,6 +299,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             swa_rope_theta=1e4 add_swa_attention_sink_bias""",
         ignored="attention_chunk_size",  # its window again
         layers=_MIMO_LAYERS, blocks={FULL: _WIDE},
-        kinds="routed_scaling_factor=NUMBER " + " ".join(f"{key}={kind}" for key, kind in _PUBLISHED.items()),
+        types="routed_scaling_factor=NUMBER " + " ".join(f"{key}={kind}" for key, kind in _PUBLISHED.items()),
         rules=(Rule(_mimo, " ".join(_PUBLISHED), _mimo_keys), rules.particulars({"attention_value_scale": 1.0}))),
 }  # fmt: skip

@@ -171,7 +171,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=_ONLY + "hidden_act=gelu|gelu_pytorch_tanh hidden_activation=null|gelu_pytorch_tanh",
         ignored="hidden_act"),
     "vaultgemma": family(_ZERO_CENTERED, layers=every(2), ignored="hidden_act"),
-    "gemma4_text": replace(_GEMMA4, kinds=dict.fromkeys(_EXPERTS, "COUNT"),
+    "gemma4_text": replace(_GEMMA4, types=dict.fromkeys(_EXPERTS, "COUNT"),
         rules=(Rule(_gemma4, _KEYS + "enable_moe_block " + " ".join(_EXPERTS), _gemma4_keys),)),
     "gemma4_unified_text": _GEMMA4,
 }  # fmt: skip

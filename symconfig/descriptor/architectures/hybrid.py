@@ -203,33 +203,26 @@ ARCHITECTURES: dict[str, Architecture] = {
     # A state space has no longest sequence.
     "mamba2": family(NO_DENSE + "max_position_embeddings=1048576 position=none",
         ignored=_STARTS + "mixer_rms_eps intermediate_size", layers=rules.all_linear, blocks={LINEAR: _mamba2},
-        kinds="time_step_rank=COUNT", reads="time_step_rank", rules=(Rule(_only_scans), _expand("expand"))),
+        types="time_step_rank=COUNT", reads="time_step_rank", rules=(Rule(_only_scans), _expand("expand"))),
     "bamba": family(ignored=_STARTS, same_as=_TYPES_ALIKE,
         layers=attending(lambda values, i, _: i in (values["attn_layer_indices"] or ())), blocks={LINEAR: _bamba},
-        reads="attn_layer_indices", kinds=_AUTO_HEADS + "attn_layer_indices=LAYERS", rules=(_expand("mamba_expand"),)),
+        reads="attn_layer_indices", types=_AUTO_HEADS + "attn_layer_indices=LAYERS", rules=(_expand("mamba_expand"),)),
     "granitemoehybrid": family("experts.norm_topk_prob",
         names=WIDTH
         + """num_local_experts=experts.num_experts num_experts_per_tok=experts.num_experts_per_tok
             shared_intermediate_size=experts.shared_expert_intermediate_size""",
         ignored=_STARTS + "init_method normalization_function", layers=rules.all_linear, blocks={LINEAR: _bamba},
-        kinds=_AUTO_HEADS, may_be_zero="num_local_experts num_experts_per_tok",
-        rules=(
-            *_SCALED,
-            scale("logits_multiplier", "logits_scaling", lambda value: 1 / value),
-            Rule(
-                _granite,
-                "position_embedding_type num_local_experts num_experts_per_tok attention_multiplier",
-                lambda model: {"attention_multiplier": rules.attention_scale_of(model)},
-            ),
-            _expand("mamba_expand"),
-        )),
+        types=_AUTO_HEADS, may_be_zero="num_local_experts num_experts_per_tok",
+        rules=(*_SCALED, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value),
+            Rule(_granite, "position_embedding_type num_local_experts num_experts_per_tok attention_multiplier",
+                lambda model: {"attention_multiplier": rules.attention_scale_of(model)}), _expand("mamba_expand"))),
     "falcon_h1": family(
         noted=_notes("""attention_in_multiplier attention_out_multiplier key_multiplier mlp_multipliers
             ssm_in_multiplier ssm_multipliers ssm_out_multiplier"""),
         # expansion_factor and mlp_expansion_factor are how its own code derives mamba_d_ssm and intermediate_size.
         ignored=_STARTS + "mamba_norm_before_gate mamba_use_mlp expansion_factor mlp_expansion_factor time_step_rank",
         same_as=_TYPES_ALIKE, layers=rules.all_linear, blocks={LINEAR: _falcon_h1}, reads="mamba_d_ssm",
-        kinds=_AUTO_HEADS + "mamba_d_ssm=COUNT", rules=(_SCALED[0], scale("logits_multiplier", "lm_head_multiplier"))),
+        types=_AUTO_HEADS + "mamba_d_ssm=COUNT", rules=(_SCALED[0], scale("logits_multiplier", "lm_head_multiplier"))),
     "nemotron_h": family("position=none gated_mlp=false experts.scoring_func=sigmoid experts.e_score_correction_bias",
         defaults="num_hidden_layers=LAYERS hybrid_override_pattern=ME*- rms_norm_eps=1e-5",
         names="mlp_hidden_act=hidden_act num_nextn_predict_layers= moe_latent_size=experts.latent_size",
@@ -259,18 +252,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as="""linear_attn_config.num_heads=linear_num_heads linear_attn_config.head_dim=linear_head_dim
             linear_attn_config.short_conv_kernel_size=linear_conv_kernel_dim""", layers=_kimi_layers,
         blocks={LINEAR: _kimi}, reads="linear_attn_config.full_attn_layers",
-        kinds="linear_attn_config.full_attn_layers=LAYERS"),
+        types="linear_attn_config.full_attn_layers=LAYERS"),
     "lfm2": family("qk_norm", ignored=_LFM2_IGNORED,
         same_as="tie_embedding=tie_word_embeddings block_ff_dim=intermediate_size",
         layers=rules.by(lambda v, i, _: v["full_attn_idxs"] is not None and i not in v["full_attn_idxs"], "conv"),
-        blocks={"conv": _short_conv}, reads="full_attn_idxs", kinds="full_attn_idxs=LAYERS",
-        rules=(
-            Rule(
-                _lfm2,
-                "block_auto_adjust_ff_dim block_multiple_of block_ffn_dim_multiplier",
-                lambda model: {"block_auto_adjust_ff_dim": False},
-            ),
-        )),
+        blocks={"conv": _short_conv}, reads="full_attn_idxs", types="full_attn_idxs=LAYERS",
+        rules=(Rule(_lfm2, "block_auto_adjust_ff_dim block_multiple_of block_ffn_dim_multiplier",
+            lambda model: {"block_auto_adjust_ff_dim": False}),)),
     "lfm2_moe": family("qk_norm experts.scoring_func=sigmoid",
         names="""num_dense_layers=experts.first_k_dense_replace use_expert_bias=experts.e_score_correction_bias""",
         ignored=_LFM2_IGNORED, same_as="tie_embedding=tie_word_embeddings", blocks={"conv": _short_conv}),

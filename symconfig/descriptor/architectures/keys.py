@@ -164,8 +164,15 @@ COMMON_NOTED = {
 _SPOKEN = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
     "dict": "an object", "list[int]": "a list of whole numbers", "list[float]": "a list of numbers",
-    "list[str]": "a list of texts",
+    "list[str]": "a list of texts", "COUNT": "a whole number > 0, or nothing",
+    "LAYERS": "a list of layers, or nothing", "NUMBER": "a number of any sign",
 }  # fmt: skip
+# Types of keys whose default is null or text, by whether a value fits.
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "COUNT": lambda value: type(value) is int and 0 < value < 2**63,
+    "LAYERS": lambda value: fits(value, "list[int]"),
+    "NUMBER": lambda value: fits(value, "float") and abs(value) < 2**63,
+}
 _OF_JSON: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), "list": (list,), "dict": (dict,)
 }  # fmt: skip
@@ -197,15 +204,9 @@ def spoken(types: str) -> str:
     return " or ".join(_SPOKEN.get(one, one) for one in types.split("|"))
 
 
-# Values of keys whose default does not show what they are: what is needed, and whether a value fits.
-KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "COUNT": ("a whole number > 0, or nothing", lambda value: type(value) is int and 0 < value < 2**63),
-    "LAYERS": ("a list of layers, or nothing", lambda value: fits(value, "list[int]")),
-    "NUMBER": ("a number of any sign", lambda value: fits(value, "float") and abs(value) < 2**63),
-}
-
-
 def _is(value: Any, one: str) -> bool:
+    if one in KINDS:
+        return KINDS[one](value)
     outer, _, inner = one.partition("[")
     if not isinstance(value, _OF_JSON[outer]) or (isinstance(value, bool) and outer != "bool"):
         return False
@@ -221,14 +222,7 @@ DERIVED: Mapping[str, Derived] = {
 }
 # Families of which transformers has no class, with one that is the same network: Qwen-7B's code is Qwen2's, GPT-3 is
 # GPT-2 with other sizes, Kimi-K2 DeepSeek-V3, Ling 2.0 Sarvam's, and MiniCPM Granite with other names of its factors.
-SAME_NETWORK = {
-    "qwen": "qwen2",
-    "gpt3": "gpt2",
-    "kimi_k2": "deepseek_v3",
-    "mimo": "qwen2",
-    "bailing_moe": "sarvam_moe",
-    "minicpm": "granite",
-}
+SAME_NETWORK = pairs("qwen=qwen2 gpt3=gpt2 kimi_k2=deepseek_v3 mimo=qwen2 bailing_moe=sarvam_moe minicpm=granite")
 
 # Families whose bias on each router's scores is a parameter that no gradient reaches.
 SCORE_BIAS = ("afmoe", "ernie4_5_moe")
@@ -277,26 +271,15 @@ def class_of(kind: str) -> str | None:
     return families()[kind]["class"] if kind in families() else None
 
 
-def own_attention(kind: str) -> bool:
-    """Return whether a family's modules compute attention themselves instead of by Transformers' attention interface.
+def recorded(kind: str, fact: str) -> bool | None:
+    """Return whether a family's class has a property, by its network's row; None for a family without one.
 
-    False for unknown families.
+    fact: own_attention: its modules compute attention themselves, not by Transformers' attention interface;
+    plain_attention: it has eager attention only, without torch's fused kernels; whole_heads: it refuses a hidden_size
+    that its heads do not divide.
     """
-    return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
-
-
-def whole_heads(kind: str) -> bool:
-    """Return whether a family's class refuses a hidden_size not divisible by the heads; True for unknown families."""
     row = families().get(SAME_NETWORK.get(kind, kind))
-    return row is None or bool(row.get("whole_heads"))
-
-
-def plain_attention(kind: str) -> bool:
-    """Return whether a family's class has eager attention only, without torch's fused kernels.
-
-    False for unknown families.
-    """
-    return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("plain_attention"))
+    return None if row is None else bool(row.get(fact))
 
 
 def around() -> dict[str, tuple[str, str]]:
@@ -304,7 +287,8 @@ def around() -> dict[str, tuple[str, str]]:
 
     The type counts where the section names none.
     """
-    return {kind: (section, inner) for kind, (section, inner) in _file()["around"].items()}
+    own = {kind: row["text"] for kind, row in families().items() if row.get("text")}
+    return {kind: (section, inner) for kind, (section, inner) in (own | _file()["around"]).items()}
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:

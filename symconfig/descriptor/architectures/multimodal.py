@@ -8,7 +8,7 @@ own classes (`keys.tower_defaults`). A key that is in none of a tower's tables i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
 
@@ -196,43 +196,40 @@ def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
 
 
 _PATCHES = "depth hidden_size num_heads in_channels patch_size spatial_merge_size temporal_patch_size hidden_act "
-_QWEN_FIELDS = "by_image fused_qkv rope "
-_QWEN2 = family(
-    _QWEN_FIELDS + "patch_bias=false",
-    reads=_PATCHES + "embed_dim mlp_ratio",
-    rules=_derived(
-        lambda values: {
-            **_usual_size(values),
-            "hidden_size": values["embed_dim"],
-            "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
-        }
-    ),
-    same_as=_DEPTH,
+
+
+def _qwen_tower(constants: str, reads: str, sizes: Callable[[Values], Fields], **more: Any) -> Architecture:
+    """Return the table of a tower as Qwen's, with these fields besides. sizes: returns computed fields."""
+    fields, keys = "by_image fused_qkv rope " + constants, _PATCHES + reads
+    return family(fields, reads=keys, rules=_derived(sizes), same_as=_DEPTH, **more)
+
+
+_QWEN2 = _qwen_tower(
+    "patch_bias=false",
+    "embed_dim mlp_ratio",
+    lambda values: {
+        **_usual_size(values),
+        "hidden_size": values["embed_dim"],
+        "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
+    },
     only="spatial_patch_size=14",
 )
-_QWEN25 = family(
-    _QWEN_FIELDS + "norm=rmsnorm gated_mlp patch_bias=false",
-    reads=_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
-    rules=_derived(_usual_size),
-    same_as=_DEPTH,
+_QWEN25 = _qwen_tower(
+    "norm=rmsnorm gated_mlp patch_bias=false",
+    "intermediate_size window_size fullatt_block_indexes out_hidden_size",
+    _usual_size,
     only="spatial_patch_size=14",
 )
-_QWEN35 = family(
-    _QWEN_FIELDS,
-    reads=_PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
-    rules=_derived(_usual_size),
-    same_as=_DEPTH,
-    only="deepstack_visual_indexes=[]",  # its files say that no layer's result is passed on
-)
-_QWEN3 = replace(_QWEN35, reads=(*_QWEN35.reads, "deepstack_visual_indexes"), only={})
-_GLM = family(
-    _QWEN_FIELDS
-    + "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
-    reads=_PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
-    # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    rules=_derived(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
+_QWEN3_KEYS = "intermediate_size out_hidden_size num_position_embeddings "
+# Qwen 3.5's files say that no layer's result is passed on.
+_QWEN35 = _qwen_tower("", _QWEN3_KEYS, _usual_size, only="deepstack_visual_indexes=[]")
+_QWEN3 = _qwen_tower("", _QWEN3_KEYS + "deepstack_visual_indexes", _usual_size)
+# GLM's layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
+_GLM = _qwen_tower(
+    "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
+    "attention_bias image_size out_hidden_size intermediate_size",
+    lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]},
     names="attention_bias=qkv_bias",
-    same_as=_DEPTH,
 )
 _VIT = (
     "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "

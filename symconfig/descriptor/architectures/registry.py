@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.keys import around, defaults, families, row_of
+from symconfig.descriptor.architectures.keys import around, defaults, row_of
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.document import load_yaml_strict
 
@@ -29,12 +29,16 @@ FOLDER = str(Path(__file__).parent)
 def architectures() -> Mapping[str, Architecture]:
     """Return every readable architecture by model_type, cached: all tables, completed by their class's defaults.
 
-    Multimodal models around a text model with a table are added; a table of the same model_type takes precedence.
+    Multimodal models around a text model with a table are added, with `text_of` only; a table of the same model_type
+    takes precedence.
     """
     modules = (importlib.import_module(f"{__package__}.{one.name}") for one in pkgutil.iter_modules([FOLDER]))
     tables: list[dict[str, Architecture]] = [getattr(module, "ARCHITECTURES", {}) for module in modules]
     complete = {kind: _complete(kind, one) for table in tables for kind, one in table.items()}
-    return MappingProxyType(dict(_multimodal(complete)) | complete)
+    text_of = around() | {kind: ("text_config", table.text) for kind, table in MULTIMODAL.items() if table.text}
+    outer = {kind: Architecture(text_of=(section, inner)) for kind, (section, inner) in text_of.items()
+             if inner in complete and kind not in complete}  # fmt: skip
+    return MappingProxyType(outer | complete)
 
 
 def reasons(section: str) -> dict[str, str]:
@@ -50,30 +54,8 @@ def refused() -> Mapping[str, str]:
     A multimodal family without a reason of its own has that of its text model.
     """
     own = {**reasons("no_decoder"), **reasons("others")}
-    outer: dict[str, tuple[str, str]] = {
-        kind: row["text"] for kind, row in families().items() if row.get("text")
-    } | around()
-    of_text = {kind: own[inner] for kind, (_, inner) in outer.items() if inner in own}
+    of_text = {kind: own[inner] for kind, (_, inner) in around().items() if inner in own}
     return MappingProxyType({kind: why for kind, why in {**of_text, **own}.items() if kind not in architectures()})
-
-
-def _multimodal(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
-    """Yield (model_type, table) of each multimodal family whose text model is among `known`; the tables have `text_of`
-    only.
-
-    Families of the recorded classes come first, then those around a text section unless they are in `known`, then
-    MULTIMODAL's own; a model_type may come twice.
-    """
-    for kind, row in families().items():
-        section, inner = row.get("text") or ("", "")
-        if inner in known and kind != inner:
-            yield kind, Architecture(text_of=(section, inner))
-    for kind, (section, inner) in around().items():
-        if inner in known and kind not in known:
-            yield kind, Architecture(text_of=(section, inner))
-    for kind, table in MULTIMODAL.items():
-        if table.text in known:
-            yield kind, Architecture(text_of=("text_config", table.text))
 
 
 def _complete(kind: str, table: Architecture) -> Architecture:

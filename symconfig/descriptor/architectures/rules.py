@@ -84,7 +84,8 @@ def _rotated(turned: Any, reader: Reading) -> float | None:
     return float(turned / width)
 
 
-def _rope_with_window(reader: Reading) -> None:
+@Rule
+def rope_with_window(reader: Reading) -> None:
     """Restrict rope to layers with a window: set position to "none" if no layer has one, else rope_layers to
     sliding_window_pattern; nothing if that is unset or empty (all layers have the window).
     """
@@ -92,6 +93,17 @@ def _rope_with_window(reader: Reading) -> None:
         reader.fields["position"] = "none"
     elif pattern := reader.fields.get("sliding_window_pattern"):
         reader.fields["rope_layers"] = pattern
+
+
+def _rotated_layers(values: Values, layers: int) -> Sequence[int]:
+    """Return for each layer a number that is 0 if it has no rope.
+
+    By no_rope_layers, if that lists each layer, else 0 for every no_rope_layer_interval-th layer (null or 0: each).
+    """
+    listed, every = values["no_rope_layers"], values["no_rope_layer_interval"] or 1
+    if isinstance(listed, list) and len(listed) == layers:
+        return listed
+    return [(index + 1) % every for index in range(layers)]
 
 
 def _rope_by_layer(reader: Reading) -> None:
@@ -105,7 +117,7 @@ def _rope_by_layer(reader: Reading) -> None:
     if listed is None or listed == []:
         if not isinstance(every, int) or every < 1:
             return reader.problem("out of range", "no_rope_layer_interval", got=repr(every), need="a whole number >= 1")
-        listed = [int((index + 1) % every != 0) for index in range(layers)]
+        listed = [min(turns, 1) for turns in _rotated_layers(reader.values, layers)]
     if not isinstance(listed, list) or len(listed) != layers or any(one not in (0, 1) for one in listed):
         return reader.problem("wrong value", "no_rope_layers", got=listed, need=f"{layers} times 0 or 1")
     if not any(listed):
@@ -120,12 +132,14 @@ def _rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
     return {"no_rope_layers": [int(one) for one in turns]}
 
 
-def _four_times_hidden(reader: Reading) -> None:
+@Rule
+def four_times_hidden(reader: Reading) -> None:
     """Set intermediate_size to four times hidden_size, whatever the file says."""
     reader.fields["intermediate_size"] = 4 * reader.fields["hidden_size"]
 
 
-def _heads_fill_hidden(reader: Reading) -> None:
+@Rule
+def heads_fill_hidden(reader: Reading) -> None:
     """Report a problem if the field head_dim is set and times the heads is not hidden_size; sets nothing."""
     fields = reader.fields
     heads, width = fields["num_attention_heads"], fields.get("head_dim")
@@ -153,10 +167,7 @@ one_or_all_heads = link(
 attention_scale = link(
     "attention_multiplier", "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range"
 )  # a factor of the logits, whose inverse square is the scalar
-rope_with_window = Rule(_rope_with_window)
 rope_by_layer = Rule(_rope_by_layer, "no_rope_layers no_rope_layer_interval", _rope_layers_of)
-four_times_hidden = Rule(_four_times_hidden)
-heads_fill_hidden = Rule(_heads_fill_hidden)
 both_halves = Rule(_both_halves, "", lambda model: {"intermediate_size": 2 * model.intermediate_size})
 
 
@@ -206,12 +217,20 @@ def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
         fields["experts.first_k_dense_replace"], fields["experts.moe_layer_freq"] = placed
 
 
-def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
-    """Return a rule that sets the layers with experts.
+def experts_at(
+    which: Callable[[Values, int], Sequence[bool]],
+    keys: str = "",
+    write: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None,
+) -> Rule:
+    """Return a rule that sets the layers with experts; keys, write: as of `Rule`.
 
     `which` returns one bool per layer, from the values and the number of layers.
     """
-    return Rule(lambda reader: with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"])))
+
+    def read(reader: Reading) -> None:
+        with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"]))
+
+    return Rule(read, keys, write)
 
 
 def without_experts(fields: dict[str, Any]) -> None:
@@ -241,44 +260,17 @@ def shared_experts(number: str) -> Rule:
     return link(number, "experts.shared_expert_intermediate_size", read, write)
 
 
-_LETTERS = {"F": "full", "S": "shared"}
-
-
-def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
-    """Return a rule that sets indexer.layers, one bool per layer, from indexer_types: true for "full" (or F), an
-    indexer of the layer's own, false for "shared" (or S).
-
-    `listed` returns the types where the file states none, from the values and the number of layers; it reads the keys
-    in `keys` (words). Nothing is set if every layer has its own; wrong types or a wrong length are recorded as a
-    problem. For a model without such a list the rule writes all layers as full.
-    """
-
-    def read(reader: Reading) -> None:
-        """Set indexer.layers and its key_of if any layer is shared; other types than full and shared, or not one per
-        layer, are recorded as a problem.
-        """
-        layers = reader.fields["num_hidden_layers"]
-        given: Any = reader.values["indexer_types"] or listed(reader.values, layers)
-        kinds = [_LETTERS.get(str(one), str(one)) for one in given] if isinstance(given, list | str) else []
-        if len(kinds) != layers or not {"full", "shared"}.issuperset(kinds):
-            return reader.problem("wrong value", "indexer_types", got=given, need=f"{layers} times full or shared")
-        if "shared" in kinds:
-            reader.fields["indexer.layers"] = [one == "full" for one in kinds]
-            reader.key_of["indexer.layers"] = "indexer_types"
-
-    def write(model: ModelDescriptor) -> dict[str, Any]:
-        own = model.indexer.layers if model.indexer else None
-        return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
-
-    return Rule(read, "indexer_types " + keys, write)
-
-
 def by(where: Callable[[Values, int, int], Any], here: str = SLIDING, elsewhere: str = FULL) -> LayerTypes:
     """Return a function for each layer's type: `here` where `where` is true, else `elsewhere`.
 
     `where` gets the values, the layer's index and the number of layers.
     """
     return lambda values, layers: [here if where(values, i, layers) else elsewhere for i in range(layers)]
+
+
+def by_rope(here: str, elsewhere: str) -> LayerTypes:
+    """Return a function for each layer's type: `here` where the layer has rope, else `elsewhere`."""
+    return lambda values, layers: [here if turns else elsewhere for turns in _rotated_layers(values, layers)]
 
 
 def always(kind: str) -> LayerTypes:

@@ -20,14 +20,12 @@ from symconfig.existing.adapt.draft import (
     Draft,
     Option,
     Progress,
-    Unplaced,
     with_option,
 )
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import TRUE, Arguments
-from symconfig.existing.recover.deepspeed import RECOMPUTE, run
-from symconfig.existing.recover.deepspeed_json import at, uses_trainer
+from symconfig.existing.recover.deepspeed import RECOMPUTE, at, run, uses_trainer
 from symconfig.existing.recover.run import Supplied
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO
@@ -146,14 +144,13 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
         if name is not None or _has_trainer(reading):
             return _with_argument(progress, usual, str(wish.value))
         why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
-        return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
+        return progress.with_unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True))
     data = _data_with(tree.data, wish)
     goal = replace(progress.draft.meaning, deepspeed=data)
     after = progress.draft.first_right((_key_edits(tree, wish),), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
-        place = tree.place(wish.path, of_key=True)
-        return progress.with_unplaced(progress.draft.unplaced(wish.name, wish.now, why, place))
+        return progress.with_unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True))
     was = None if have is None else trees.spelled(have)
     there = after.reading.deepspeed if have is None else tree  # a new key has a place afterwards
     place = (there or tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
@@ -225,7 +222,7 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
     if not reading.settings:
         return progress.with_note(f"The plan recomputes {layers}; the training program's own arguments say that.")
     why = "the training program has an option of its own for it"
-    return progress.with_unplaced(Unplaced("the recomputed layers", None if now == "0" else layers, why))
+    return progress.with_unplaced("the recomputed layers", None if now == "0" else layers, why)
 
 
 def _with_argument(progress: Progress, name: str, now: str) -> Progress:
@@ -255,8 +252,7 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
-        place = None if setting is None else setting.place
-        return progress.with_unplaced(draft.unplaced(spelled, value, why, place))
+        return progress.with_unplaced(spelled, value, why, None if setting is None else setting.place)
     if setting is not None:
         return progress.with_changes(after, Change(spelled, setting.text, value, setting.place))
     there = Arguments(after.reading.settings).find(name)

@@ -229,21 +229,6 @@ class Draft:
     def meaning(self) -> Meaning:
         return Meaning.of(self.reading)
 
-    def unplaced(self, option: str, now: str | None, why: str, place: Place | None) -> Unplaced:
-        """Return a value to be set by hand; for a place in a file that the script itself writes, this is the reason.
-
-        The place is then that in the script, if the file's whole text stands there once.
-        """
-        made = None if place is None else self.texts.get(place.file)
-        if place is None or made is None or not made.made:
-            return Unplaced(option, now, why, place)
-        why = "the script writes this file itself, and what it writes is not changed"
-        for text in self.texts.values():
-            if text is not made and text.data.count(made.data) == 1:
-                before = text.data.find(made.data)
-                return Unplaced(option, now, why, text.place(before + place.start, before + place.end))
-        return Unplaced(option, now, why, place)
-
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Return the draft after the first group of edits whose result is `right` by its meaning; None without one.
 
@@ -276,11 +261,22 @@ class Progress:
     def with_changes(self, draft: Draft, *changes: Change) -> Progress:
         return replace(self, draft=draft, changes=(*self.changes, *changes))
 
-    def with_unplaced(self, unplaced: Unplaced) -> Progress:
-        """Return the progress with one more value to be set by hand; unchanged if it has that already."""
-        if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
+    def with_unplaced(self, option: str, now: str | None, why: str, place: Place | None = None) -> Progress:
+        """Return the progress with one more value to be set by hand; unchanged if it has that already.
+
+        For a place in a file that the script itself writes, this is the reason, and the place is then that in the
+        script, if the file's whole text stands there once.
+        """
+        if any((item.option, item.now) == (option, now) for item in self.unplaced):
             return self
-        return replace(self, unplaced=(*self.unplaced, unplaced))
+        texts = self.draft.texts
+        if place is not None and (made := texts.get(place.file)) is not None and made.made:
+            why = "the script writes this file itself, and what it writes is not changed"
+            written = (text for text in texts.values() if text is not made and text.data.count(made.data) == 1)
+            if (text := next(written, None)) is not None:
+                before = text.data.find(made.data)
+                place = text.place(before + place.start, before + place.end)
+        return replace(self, unplaced=(*self.unplaced, Unplaced(option, now, why, place)))
 
     def with_note(self, note: str) -> Progress:
         return self if note in self.notes else replace(self, notes=(*self.notes, note))

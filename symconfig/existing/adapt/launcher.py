@@ -10,7 +10,7 @@ from posixpath import basename
 from typing import Any
 
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import ELSE_TOO, Change, Draft, Meaning, Progress, Unplaced, Ways
+from symconfig.existing.adapt.draft import ELSE_TOO, Change, Draft, Meaning, Progress, Ways
 from symconfig.existing.launch.reading import Reading, Word
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.launch.world import launcher_options
@@ -18,8 +18,8 @@ from symconfig.format import several
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, summary
-from symconfig.render.summary import Nodes
+from symconfig.render import megatron, shared
+from symconfig.render.shared import Nodes
 
 _TASKS = ("n", "np", "ntasks", "ntasks_per_node", "num_proc", "npernode")
 _OUTER = ("srun", "sbatch", "mpirun", "mpiexec", "horovodrun")
@@ -108,7 +108,7 @@ def with_gpus(progress: Progress, plan: Plan) -> Progress:
     cannot be changed listed as unplaced, and so is a check of the script's own that fails then.
     """
     world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
-    nodes = summary.nodes(plan)
+    nodes = shared.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:
             return progress.with_note(
@@ -123,14 +123,14 @@ def with_gpus(progress: Progress, plan: Plan) -> Progress:
     for source, check in _stops(progress.draft).items():
         if source not in failed:
             why = f"the script stops unless {source.strip()} is passed"
-            progress = progress.with_unplaced(Unplaced("the number of GPUs in a check", str(wanted), why, check))
+            progress = progress.with_unplaced("the number of GPUs in a check", str(wanted), why, check)
     gpus = progress.draft.reading.world.gpus
     if gpus is None:
         return progress.with_note(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
     if gpus != wanted:
         place = next((word.place for word in progress.draft.reading.world.words), None)
         why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"
-        return progress.with_unplaced(Unplaced("the number of GPUs", str(wanted), why, place))
+        return progress.with_unplaced("the number of GPUs", str(wanted), why, place)
     return progress
 
 
@@ -164,7 +164,7 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
     if after is None:
         why = "it hangs together with other words that would change as well"
         for count in wrong:
-            progress = progress.with_unplaced(Unplaced(count.option, count.now, why, count.word.place))
+            progress = progress.with_unplaced(count.option, count.now, why, count.word.place)
         return progress
     for other in after.meaning.others:
         if other not in draft.meaning.others:
@@ -195,10 +195,10 @@ def with_variables(progress: Progress, plan: Plan) -> Progress:
         draft = progress.draft
         word, goal = draft.reading.environment.get(row.name), draft.meaning.exported(row.name, row.value)
         if word is not None and word.unknown is not None:
-            progress = progress.with_unplaced(Unplaced(row.name, row.value, f"its value {word.unknown}", written(word)))
+            progress = progress.with_unplaced(row.name, row.value, f"its value {word.unknown}", written(word))
         elif word is not None and word.text != row.value:
             if (after := draft.first_right(words.changed(word, row.value, draft.texts), goal.__eq__)) is None:
-                progress = progress.with_unplaced(Unplaced(row.name, row.value, ELSE_TOO, written(word)))
+                progress = progress.with_unplaced(row.name, row.value, ELSE_TOO, written(word))
             else:
                 progress = progress.with_changes(after, Change(row.name, word.text, row.value, written(word)))
         elif word is None:

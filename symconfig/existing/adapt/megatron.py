@@ -253,9 +253,7 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         why = NO_PLACE if setting is None else ELSE_TOO
         if item is not None:
             why = f"{item.what}, which {item.why}, may give it already ({item.place})"
-        progress = progress.with_unplaced(
-            Unplaced(wish.option, wish.now, why, None if setting is None else setting.place)
-        )
+        progress = progress.with_unplaced(wish.option, wish.now, why, None if setting is None else setting.place)
     return progress
 
 
@@ -338,5 +336,5 @@ def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) 
         named = planned or there
         option = f"--{family.dests[0].replace('_', '-')}" if named is None else named.name
         now = "as the plan has it" if named is None else None if planned is None else planned.text
-        progress = progress.with_unplaced(Unplaced(option, now, why, None if there is None else there.place))
+        progress = progress.with_unplaced(option, now, why, None if there is None else there.place)
     return progress

@@ -45,7 +45,9 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any) -> Edits:
     entry = f"{_newline(data) + before.decode('utf-8', 'replace') if alone else ' '}{entry}"
     comma = _comma(data, span.value.end)
     at = span.value.end if comma is None else comma + 1
-    end = _line_end(data, at) if alone and _quiet(data, at) else at
+    end = _line_end(data, at) if alone else at
+    rest = data[at:end]  # an entry goes behind a comment, but before anything else on the line
+    end = end if not rest.strip() or _COMMENT.fullmatch(rest.rstrip()) else at
     if comma is not None:
         return (Edit(tree.text.place(end, end), f"{entry},"),)
     if end == at:
@@ -86,12 +88,6 @@ def _comma(data: bytes, start: int) -> int | None:
     blank = _BLANK.match(data, start)
     at = blank.end() if blank else start
     return at if data[at : at + 1] == b"," else None
-
-
-def _quiet(data: bytes, start: int) -> bool:
-    """Return whether only blanks or a comment follow on the line."""
-    rest = data[start : _line_end(data, start)]
-    return not rest.strip() or _COMMENT.fullmatch(rest.rstrip()) is not None
 
 
 def _line_start(data: bytes, at: int) -> int:

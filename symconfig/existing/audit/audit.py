@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.configuration import Configuration, configuration_of
-from symconfig.existing.audit.judge import MEMORY, Judged, job_of, judge
+from symconfig.existing.audit.judge import MEMORY, PHASES, Judged, job_of, judge
 from symconfig.existing.launch.reading import Hides, Reading, Unread
 from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.run import Impossible, Run, Supplied
-from symconfig.existing.rules import launcher
-from symconfig.existing.rules.launcher import LauncherFacts
-from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules import deepspeed, launcher, megatron, rl
+from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.plans.plan import Plan
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from symconfig.existing.audit.steps import State
 
 
+# Every rule of an audit, in the order of the page of rules.
+RULES: tuple[Rule[Any], ...] = (*megatron.RULES, *deepspeed.RULES, *rl.RULES, *launcher.RULES, *MEMORY, *PHASES)
 _ALIKE = 0.005  # of a step, that no plan is better by
 
 
@@ -96,7 +97,8 @@ def audit(
     """
     reader = given if isinstance(given, Configuration) else configuration_of(given, supplied)
     reading = reader.reading
-    findings = (*_launcher(reading, supplied, cluster), *reader.findings(cluster))
+    per_node = cluster.gpus_per_node if cluster is not None else None
+    findings = (*launcher.broken(reading, supplied.gpus, per_node), *reader.findings(cluster))
     unpredicted = _prediction_blockers(reader, cluster)
     if unpredicted or cluster is None:
         return Audit(reader, findings, unpredicted=tuple(unpredicted))
@@ -140,36 +142,14 @@ def planned(
     Without a prediction of the run (`judged`) there is a plan, but no steps.
     """
     # The search takes as long to import as the rest to do.
-    from symconfig.existing.audit.steps import best, steps, willing
+    from symconfig.existing.audit.steps import best, steps
 
     progress("looking for a better plan")
     try:
         better = best(run, cluster, job_of(run, cluster, limits))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
-    if done.judged is None:
-        return replace(done, better=better)
-    framework = willing(run.configuration.framework, cluster.gpu.architecture)
-    return replace(done, better=better, way=steps(done.judged, better, framework))
-
-
-def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
-    """Return the findings of the launcher's rules: its GPUs and nodes against those supplied and the cluster's nodes.
-
-    Their place is the first word that gives a number of GPUs, else the program.
-    """
-    config = reading.deepspeed.text if reading.deepspeed is not None else None
-    scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
-    facts = LauncherFacts(
-        started=reading.world.gpus,
-        started_per_node=reading.world.gpus_per_node,
-        nodes=reading.world.nodes,
-        gpus=supplied.gpus,
-        gpus_per_node=cluster.gpus_per_node if cluster is not None else None,
-        scripts=scripts,
-    )
-    place = next((word.place for word in reading.world.words), None)
-    return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
+    return replace(done, better=better, way=() if done.judged is None else steps(done.judged, better))
 
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:

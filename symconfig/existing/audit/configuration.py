@@ -83,6 +83,14 @@ class Configuration:
     def run(self, cluster: ClusterDescriptor) -> Run:
         raise NotImplementedError
 
+    def findings_in_json(self) -> list[Finding]:
+        """Return the findings in a DeepSpeed JSON, with those about the model where it is known; [] without a JSON."""
+        if self.reading.deepspeed is None:
+            return []
+        model = described(self.reading, Arguments(self.reading.options), self.supplied, [])
+        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
+        return findings(deepspeed_rules.RULES, facts)
+
 
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
@@ -235,22 +243,13 @@ class DeepSpeedConfiguration(Configuration):
         self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        return _of_json(self.reading, self.gpus, self.supplied)
+        return self.findings_in_json()
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         if self.backend == UNKNOWN:
             start = self.reading.start
             raise InputError(start.problem("this trainer is not known", hint="symconfig list targets"))
         return deepspeed.run(self.reading, cluster, self.supplied)
-
-
-def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Finding]:
-    """Return the findings in a DeepSpeed JSON, with those about the model where it is known; [] without a JSON."""
-    if reading.deepspeed is None:
-        return []
-    model = described(reading, Arguments(reading.options), supplied, [])
-    facts = DeepSpeedFacts.of_reading(reading, gpus, model.model if model is not None else None)
-    return deepspeed_rules.findings(facts, deepspeed_rules.RULES)
 
 
 class RlConfiguration(MegatronConfiguration):
@@ -261,7 +260,7 @@ class RlConfiguration(MegatronConfiguration):
         self.reader, self.version_given = reader, supplied.megatron_version is not None
         self.version = reader.version()
         self.settings, self.parsed, self.apart = reader.megatron(), False, reader.apart
-        self.complete = reading.complete and reading.format not in ("overrides", verl.FORMAT) and reader.whole
+        self.complete = reading.complete and reader.whole
         self.dealt = bool(self.settings) and tuners.program(reading) is not None
         self.label = f"{reader.trainer.name} with {reader.workers.name} workers"
         if reader.workers.options:
@@ -282,9 +281,8 @@ class RlConfiguration(MegatronConfiguration):
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         broken = super().findings(cluster) if self.settings else []
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
-        own += _of_json(self.reading, self.gpus, self.supplied)
-        facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
-        return [*own, *findings(rl_rules.RULES, facts)]
+        own += self.findings_in_json()
+        return [*own, *findings(rl_rules.RULES, rl_rules.RlFacts(self.reader, self.gpus))]
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""

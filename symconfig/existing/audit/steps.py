@@ -74,11 +74,9 @@ class State:
     gain: float = 0.0
 
 
-def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """Return the states on the way from the run to the better plan's best candidate; () if they do not differ.
-
-    framework: the one that the plan was searched with.
-    """
+def steps(judged: Judged, better: Plan) -> tuple[State, ...]:
+    """Return the states on the way from the run to the best candidate of `best`'s plan; () if they do not differ."""
+    framework = willing(judged.run.configuration.framework, better.cluster.gpu.architecture)
     if BACKENDS[better.best.target.backend].options:
         had, wanted = judged.run.configuration, in_effect(better.best.configuration)
         framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)
@@ -184,10 +182,10 @@ _NAMED: tuple[tuple[str, Callable[[Setup], object]], ...] = (
     *((name, attrgetter(name)) for name in ("tp", "gtp", "pp", "vpp", "cp", "ep", "etp")),
     ("micro-batch", attrgetter("micro")),
     ("zero", attrgetter("zero_stage")),
-    ("stages", lambda c: _ends(c)),
+    ("stages", lambda c: c.stage_layout or "equal"),
     ("context-parallel exchange", attrgetter("cp_comm")),
     ("sequence parallelism", attrgetter("sequence_parallel")),
-    ("recompute", lambda c: recompute(c)),
+    ("recompute", lambda c: _recompute(c)),
     ("precision", attrgetter("precision")),
     ("activation offload", attrgetter("activation_offload")),
     ("optimizer offload", lambda c: percent(c.optimizer_offload)),
@@ -221,24 +219,10 @@ def changes(now: Setup, then: Setup) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _ends(c: Setup) -> str:
-    """Return in words how layers are dealt to stages: the layout, "3 layers first, the loss as a layer", or "equal"."""
-    if c.pipeline_layout:
-        return c.pipeline_layout
-    layers = (("first", c.first_stage_layers), ("last", c.last_stage_layers))
-    ends = [f"{count} layers {end}" for end, count in layers if count]
-    counted = (("embedding", c.account_for_embedding), ("loss", c.account_for_loss))
-    ends += [f"the {end} as a layer" for end, on in counted if on]
-    return ", ".join(ends) or "equal"
-
-
-def recompute(c: Setup) -> str:
-    """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or modules with "+"."""
-    if c.recompute_method == "block":
-        return f"full {c.recompute_layers}/chunk"
-    if c.recompute == "full":
-        return "full" if c.recompute_layers == 1 else f"full, {c.recompute_layers} at once"
-    return "+".join(c.recompute_modules) or "none"
+def _recompute(c: Setup) -> str:
+    """Return the recompute in words, as plans show it; "full, 2 at once" where layers are recomputed in twos."""
+    together = c.recompute_method == "uniform" and c.recompute_layers > 1
+    return c.recompute_text + (f", {c.recompute_layers} at once" if together else "")
 
 
 TOP = 5  # plans that are kept, of which `symconfig adapt` takes what changes least where they are close

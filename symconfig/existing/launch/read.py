@@ -12,22 +12,28 @@ from typing import Any
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import COMMAND, read_bash
-from symconfig.existing.launch.detect import (
-    UNREADABLE,
-    folder_refused,
-    is_arguments,
-    is_deepspeed,
-    parse,
-    read_document,
-    refused,
-    syntax_of,
-)
+from symconfig.existing.launch.dialects.override import is_override
+from symconfig.existing.launch.files import FileLookup, dialect_of, parse, read_document, syntax_of
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
-from symconfig.existing.launch.sections import FileLookup, with_unread
 from symconfig.existing.launch.text import Text, open_text
 from symconfig.format import learn
 
+# Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of
+# those that other programs have too, one that is a section.
+_DEEPSPEED = words(
+    """
+    train_batch_size train_micro_batch_size_per_gpu zero_optimization steps_per_print wall_clock_breakdown
+    zero_allow_untested_optimizer
+    """
+)
+_DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
+# What is not read, by suffix.
+UNREADABLE = {
+    ".py": ("is a Python program, whose code is not read", "the script that starts it, with its options"),
+    ".toml": ("is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"),
+}
+_LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
 _IDLE = "is given from outside, and nothing in the file names it"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -71,10 +77,28 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
     return _unmentioned(reading, variables)
 
 
+def is_arguments(source: str) -> bool:
+    """Return whether the text is a line of arguments rather than the name of a file.
+
+    True if it begins with a dash, has a line break, an override, or several words, one of them with a dash.
+    """
+    if source.startswith("-") or "\n" in source:
+        return True
+    words = source.split()
+    return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
+
+
+def is_deepspeed(data: Any) -> bool:
+    if not isinstance(data, dict):
+        return False
+    own = any(isinstance(data.get(key), dict) for key in _DEEPSPEED_SECTIONS) and dialect_of(data) is None
+    return own or bool(_DEEPSPEED & data.keys())
+
+
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
     """Return the reading with a note, which hides nothing, for each given variable whose name is in no text of it."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
-    return with_unread(reading, *(Unread(reading.texts[0].place(0, 0), name, _IDLE, Hides.NOTHING) for name in idle))
+    return reading.noting(*(Unread(reading.texts[0].place(0, 0), name, _IDLE, Hides.NOTHING) for name in idle))
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
@@ -99,6 +123,29 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
             )
         )
     return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in reading.runs)), variables)
+
+
+def refused(tree: Tree) -> InputError:
+    """Return the error for a data file that is no known launch configuration: a list, symconfig's, a model, other."""
+    data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
+    if not isinstance(data, dict):
+        what = "is no launch configuration: it holds no keys at its top level"
+    elif str(data.get("schema", "")).startswith("symconfig."):
+        what, hint = f"is a file that symconfig wrote ({data['schema']})", "the script or ds_config.json that starts it"
+    elif "model_type" in data or "architectures" in data:
+        what = "describes a model and not how it is trained"
+        hint = "the script that starts the training, with --model and this file"
+    else:
+        hint = "a bash script, YAML of Megatron-Bridge, NeMo 2, NeMo-RL or the Trainer, or DeepSpeed's JSON"
+    return InputError(what, file=tree.text.file, hint=hint)
+
+
+def folder_refused(path: Path) -> InputError:
+    """Return an error that the path is a folder, whose hint names its first five launch files (scripts, YAML, JSON)."""
+    names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
+    more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
+    hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"
+    return InputError("is a folder", file=str(path), need="a file", hint=hint)
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"
@@ -159,7 +206,7 @@ def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
 
     before: the settings before files that they name were followed; their words give the keys.
     """
-    path = reading.program.text if reading.program is not None else ""
+    path = reading.path
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}
     keys = {prefix for key in given for prefix in (key, ".".join(key.split(".")[:2]))}
     options = {setting.key for setting in reading.options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -125,11 +125,10 @@ class Word:
         """Return the word without empty pieces; those that adjoin in a file and came through the same are joined."""
         made: list[Piece] = []
         for piece in (piece for piece in self.pieces if piece.text or piece.unknown):
-            last = made[-1] if made else piece
-            here, there = last.place, piece.place
-            adjoin = made and here and there and (here.file, here.end) == (there.file, there.start)
-            if adjoin and here and there and last.variables == piece.variables:
-                made[-1] = replace(last, text=last.text + piece.text, place=replace(here, end=there.end))
+            last, there = made[-1] if made else Piece(""), piece.place
+            ends = last.place and (last.place.file, last.place.end, last.variables)
+            if last.place and there and ends == (there.file, there.start, piece.variables):
+                made[-1] = replace(last, text=last.text + piece.text, place=replace(last.place, end=there.end))
             else:
                 made.append(piece)
         return Word(tuple(made), self.place)
@@ -172,6 +171,10 @@ class Setting:
     def problem(self, what: str, **words: str | None) -> Problem:
         """Return a problem about this option with its place. words: got, need and hint."""
         return self.place.problem(what, field=self.spelled, **words)
+
+    def unread(self, why: str) -> Unread:
+        """Return the note that this option was not understood, which may hide any option."""
+        return Unread(self.place, " ".join((self.spelled, *self.texts)), why)
 
 
 class Hides(Enum):
@@ -234,10 +237,8 @@ class Tree:
         """Return the value at a path of keys and list indices; None if a part is absent or no mapping or list."""
         value = self.data
         for key in path:
-            if isinstance(key, int):
-                value = value[key] if isinstance(value, list) and key < len(value) else None
-            else:
-                value = value.get(key) if isinstance(value, dict) else None
+            listed = isinstance(value, list) and isinstance(key, int) and key < len(value)
+            value = value[key] if listed else value.get(key) if isinstance(value, dict) else None
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
@@ -246,10 +247,8 @@ class Tree:
         None if the tree has no places.
         """
         for length in range(len(path), -1, -1):
-            span = self.spans.get(path[:length])
-            if span is not None:
-                at_key = span.key is not None and (of_key or length < len(path))
-                return span.key if at_key else span.value
+            if (span := self.spans.get(path[:length])) is not None:
+                return span.key if span.key is not None and (of_key or length < len(path)) else span.value
         return None
 
     def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
@@ -269,6 +268,15 @@ class World:
     gpus_per_node: int | None = None
     words: tuple[Word, ...] = ()
     dark: tuple[Word, ...] = ()
+
+    def merged(self, trainer: World) -> World:
+        """Return the GPUs by this launcher and a trainer together; the trainer's numbers take precedence.
+
+        The total is the trainer's, else nodes times GPUs per node, else the launcher's.
+        """
+        nodes, each = trainer.nodes or self.nodes, trainer.gpus_per_node or self.gpus_per_node
+        gpus = trainer.gpus or (nodes * each if nodes and each else self.gpus)
+        return World(gpus, nodes, each, (*self.words, *trainer.words), (*self.dark, *trainer.dark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +330,11 @@ class Reading:
         return self.texts[0].file
 
     @property
+    def path(self) -> str:
+        """Return the program's path as the command has it; "" if it is not known."""
+        return self.program.text if self.program is not None else ""
+
+    @property
     def start(self) -> Place:
         """Return where the program is started; the top of the file if it is not known."""
         return self.program.place if self.program is not None else self.texts[0].place(0, 0)
@@ -330,6 +343,20 @@ class Reading:
     def options(self) -> tuple[Setting, ...]:
         """Return all options, followed by those that may be given (`possible`)."""
         return (*self.settings, *self.possible)
+
+    def last(self, names: Collection[str]) -> Setting | None:
+        """Return the last setting with one of these names that has a value; None without one. `_` counts as `-`."""
+        own = (each for each in reversed(self.settings) if each.name.replace("_", "-") in names and each.values)
+        return next(own, None)
+
+    def noting(self, *items: Unread) -> Reading:
+        """Return the reading with further notes in `unread`."""
+        return replace(self, unread=(*self.unread, *items))
+
+    def with_files(self, *texts: Text, **fields: Any) -> Reading:
+        """Return the reading with these fields, and with further files in `texts`, each once."""
+        more = (text for text in texts if text.file not in {each.file for each in self.texts})
+        return replace(self, texts=(*self.texts, *more), **fields)
 
     @property
     def json_alone(self) -> bool:

@@ -69,13 +69,11 @@ class Text:
     made: bool = False
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)  # of lines
     _further: tuple[int, ...] = field(init=False, repr=False, compare=False)  # bytes of a character behind its first
-    _wider: tuple[int, ...] = field(init=False, repr=False, compare=False)  # the characters before each of these
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_starts", (0, *(match.end() for match in re.finditer(rb"\n", self.data))))
-        further = [match.start() for match in re.finditer(rb"[\x80-\xbf]", self.data)]
-        object.__setattr__(self, "_further", tuple(further))
-        object.__setattr__(self, "_wider", tuple(at - before for before, at in enumerate(further)))
+        further = tuple(match.start() for match in re.finditer(rb"[\x80-\xbf]", self.data))
+        object.__setattr__(self, "_further", further)
 
     def place(self, start: int, end: int) -> Place:
         """Return the place of the bytes [start, end), with line and column in characters (from 1) of `start`."""
@@ -90,7 +88,9 @@ class Text:
 
     def between(self, start: int, end: int) -> Place:
         """Return the place of the characters [start, end)."""
-        return self.place(*(index + bisect_right(self._wider, index) for index in (start, end)))
+        before = range(len(self._further))  # characters, of each of them
+        wider = (bisect_right(before, index, key=lambda at: self._further[at] - at) for index in (start, end))
+        return self.place(*map(sum, zip((start, end), wider, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, order=True)

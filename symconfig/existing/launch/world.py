@@ -8,8 +8,20 @@ from dataclasses import dataclass, replace
 from posixpath import basename
 
 from symconfig.existing.launch.reading import Setting, Word, World
+from symconfig.existing.launch.text import Text
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 
+# What Slurm sets from its options: sbatch's manual, "output environment variables".
+_SLURM_VARIABLES = {
+    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+}
+_DIRECTIVE = re.compile(rb"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 
 
@@ -169,3 +181,33 @@ def launcher_options(launcher: Sequence[Word]) -> Iterator[LauncherOption]:
             yield LauncherOption(name, key.replace("-", "_"), option, index, number)
         elif index + 1 < len(launcher):
             yield LauncherOption(name, key.replace("-", "_"), option, index + 1, launcher[index + 1])
+
+
+def directives(text: Text) -> dict[str, Word]:
+    """Return the last value of each option in #SBATCH comments, by name without dashes."""
+    options: dict[str, Word] = {}
+    for match in _DIRECTIVE.finditer(text.data):
+        line = match.group(1).split(b" #")[0]
+        pairs = re.finditer(rb"--?([A-Za-z][\w-]*)(?:[= \t]+([^\s-]\S*))?", line)
+        for pair in pairs:
+            if pair.group(2) is None:
+                continue
+            start = match.start(1) + pair.start(2)
+            place = text.place(start, start + len(pair.group(2)))
+            value = pair.group(2).decode("utf-8", "replace")
+            options[pair.group(1).decode()] = Word.of(value, place, literal=True)
+    return options
+
+
+def slurm_variables(text: Text) -> dict[str, tuple[str, Word]]:
+    """Return (number, word of its option) by name for the variables that Slurm sets from a script's #SBATCH comments.
+
+    Of `h100:8` the number is 8; options whose number is not decimal are left out.
+    """
+    stated = [(option, word.pieces[0].text.rpartition(":")[2], word) for option, word in directives(text).items()]
+    return {
+        name: (number, word)
+        for option, number, word in reversed(stated)
+        for name in _SLURM_VARIABLES.get(option, ())
+        if number.isdecimal()
+    }

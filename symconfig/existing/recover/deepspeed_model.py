@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from symconfig.descriptor import hub
 from symconfig.descriptor.load import load_model
@@ -18,8 +18,6 @@ from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.run import Assumed, Described, Supplied
 from symconfig.existing.recover.zoo import by_name, zoo_match, zoo_near
-
-Validated = TypeVar("Validated", bound=BaseModel)
 
 # The same things in the spellings of Transformers' and TRL's examples, LLaMA-Factory, Axolotl, Qwen, QLoRA, our own.
 NAMES = ("model", "model_name_or_path", "model_id_or_path", "model_id", "base_model", "model_name", "model_path")
@@ -46,48 +44,37 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
             base, assumed = load_model(str(Path(reading.model_config).absolute())), list[Assumed]()
         else:
             base, assumed = named_model(reading, arguments.find(*NAMES), supplied)
+        name = zoo_match(base.model_copy(update={"adapter": None}))
+        if base.adapter is not None:
+            return Described(base, name, tuple(assumed))
+        if name and supplied.model is None:
+            base = load_model(name)
+        fields = _adapter(arguments, base, assumed, problems)
+        if fields is None:
+            return Described(base, name, tuple(assumed), None if name else zoo_near(base))
+        return adapted(Described(base, name, tuple(assumed)), reading, fields)
     except InputError as error:
         problems += error.problems
         return None
-    name = zoo_match(base.model_copy(update={"adapter": None}))
-    if base.adapter is not None:
-        return Described(base, name, tuple(assumed))
-    if name and supplied.model is None:
-        base = load_model(name)
-    fields = _adapter(arguments, base, assumed, problems)
-    if fields is None:
-        return Described(base, name, tuple(assumed), None if name else zoo_near(base))
-    model = with_adapter(base, fields, problems)
-    return None if model is None else Described(model, name, tuple(assumed))
 
 
 def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
     """Return the supplied model, else the one that a setting's last value names, and assumptions. Raises InputError."""
     if supplied.model is not None:
         return supplied.model, []
+    unnamed, hint = "nothing says which model is trained", "--model NAME, or --model FOLDER with its config.json"
     if setting is None or not setting.values:
-        raise InputError(unnamed(None, Problem("", reading.file)))
+        raise InputError(unnamed, file=reading.file, hint=hint)
     word = setting.values[-1]
     if word.text and (known := by_name(word.text, setting.place)) is not None:
         return known
     if word.unknown and not word.text.rpartition("/")[2]:
         raise InputError(setting.problem(f"its value {word.unknown}", hint="--model M"))
-    raise InputError(unnamed(word.text, setting.problem("")))
-
-
-def unnamed(given: str | None, where: Problem) -> Problem:
-    """Return `where` as a problem that no model is named, or, with `given`, that the model of that name is not known.
-
-    Its hint says how to pass the model: for a Hugging Face id how to download it.
-    """
-    what = "nothing says which model is trained"
-    got = None
-    hint = "--model NAME, or --model FOLDER with its config.json"
-    if given:
-        what, got = "the model is not one that is known by its name", given
-    if given and hub.is_id(given):
-        hint = str(hub.absent(given, "").problems[0].hint)
-    return replace(where, what=what, got=got, hint=hint)
+    if not word.text:
+        raise InputError(setting.problem(unnamed, hint=hint))
+    if hub.is_id(word.text):  # how to download it
+        hint = str(hub.absent(word.text, "").problems[0].hint)
+    raise InputError(setting.problem("the model is not one that is known by its name", got=word.text, hint=hint))
 
 
 def _adapter(
@@ -133,33 +120,21 @@ def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...
     return tuple(dict.fromkeys(given))
 
 
-def with_adapter(
-    base: ModelDescriptor, fields: Mapping[str, object], problems: list[Problem]
-) -> ModelDescriptor | None:
-    """Return the base model with an adapter of these fields; None with what is wrong appended to `problems`.
+def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) -> Described:
+    """Return the model with an adapter of these fields. Raises InputError if they are not valid for it.
 
-    A qwen base becomes qwen2 if the adapter has none of its own modules' names.
+    A qwen model becomes qwen2 if the adapter has none of its own modules' names.
     """
-    adapter = _validated(Adapter, fields, problems)
-    if adapter is None:
-        return None
-    foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
-    # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
-    model_type = "qwen2" if foreign else base.model_type
-    whole = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    whole |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
-    return _validated(ModelDescriptor, whole, problems)
-
-
-def _validated(kind: type[Validated], fields: Mapping[str, object], problems: list[Problem]) -> Validated | None:
-    """Return the validated pydantic model; None with one problem per error appended to `problems`."""
+    base = model.model
     try:
-        return kind.model_validate(fields, strict=False)
+        adapter = Adapter.model_validate(fields, strict=False)
+        foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
+        # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
+        model_type = "qwen2" if foreign else base.model_type
+        whole = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        whole |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
+        return replace(model, model=ModelDescriptor.model_validate(whole, strict=False))
     except ValidationError as error:
-        problems += [
-            Problem(
-                f"the adapter that the arguments describe: {item['msg']}", field=".".join(map(str, item["loc"])) or None
-            )
-            for item in error.errors()
-        ]
-        return None
+        what, items = "the adapter that the arguments describe", error.errors()
+        wrong = [(f"{what}: {item['msg']}", ".".join(map(str, item["loc"])) or None) for item in items]
+        raise InputError([Problem(text, reading.file, field=field) for text, field in wrong]) from None

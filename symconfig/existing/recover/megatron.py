@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from symconfig.descriptor.architectures.keys import words
@@ -48,8 +48,196 @@ LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small t
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of Megatron-LM's options on `gpus` GPUs in total. Raises InputError with all problems."""
-    return Reader(names, gpus, cluster, supplied).run()
+    """Return the run of Megatron-LM's options on `gpus` GPUs in total.
+
+    Raises InputError with all problems of the options and the model; if the value of an option that was looked up is
+    unknown, with only the problems of such options.
+    """
+    problems, recovered = list(_problems(names, gpus, supplied)), None
+    try:
+        length = _seq_length(names, supplied)
+        model = described(names, seq_length=length, vocab_size=supplied.vocab_size, named=supplied.model)
+        recovered = _run(names, gpus, length, cluster, model) if not problems else None
+    except InputError as error:
+        problems += error.problems
+    if names.missed:  # the rest is of defaults in their place
+        raise InputError(list(names.missed.values()))
+    if recovered is None:
+        raise InputError(problems)
+    return recovered
+
+
+def _seq_length(names: Namespace, supplied: Supplied) -> int:
+    return names.whole("seq_length", names.whole("encoder_seq_length", supplied.seq_length or 0))
+
+
+def _problems(names: Namespace, gpus: int, supplied: Supplied) -> Iterator[Problem]:
+    """Yield each problem that prevents a prediction, except problems of the model.
+
+    Stops after numbers out of range, and after weight shards that are no multiple of tp, or GPUs that are no
+    multiple of shards (or tp) x pp x cp: these are `Impossible`.
+    """
+    for dest, what in uncounted.refused(names):
+        yield names.problem(f"{what} is not predicted", dest)
+    if options.precision(names) is None:
+        yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
+    if (stepped := optimizer(names)) is None:
+        what = "only the states of Adam, SGD and Muon are known"
+        yield names.problem(what, "optimizer", got=str(names["optimizer"]), need="adam, sgd or muon")
+    elif stepped.name == "muon" and not names.table.at_least(MUON_SINCE):
+        what = f"Muon is predicted from {MUON_SINCE} on, whose ranks reduce and gather it otherwise than before"
+        yield names.problem(what, "optimizer", got=names.table.version)
+    if not _seq_length(names, supplied):
+        yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
+    beyond = {dest for dest in BOUNDS if not _within(names, dest)}
+    for dest in filter(beyond.__contains__, dict.fromkeys((*names.written, *BOUNDS))):
+        yield names.problem("is a number that no run has", dest, got=names[dest], need=BOUNDS[dest])
+    if beyond:
+        return
+    tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
+    shards = names.whole(SHARDS, tp)
+    if shards < tp or shards % tp:
+        problem = names.problem("the weight shards cannot be divided", SHARDS, got=shards)
+        yield Impossible.of(problem, "weight-shards-over-tp")
+        return
+    if gpus % (shards * pp * cp):
+        first = f"tp {tp}" if shards == tp else f"shards {shards}"
+        got = f"{gpus} GPUs for {first} x pp {pp} x cp {cp}"
+        problem = names.problem("these degrees do not divide the GPUs", DEGREES["tp"], got=got)
+        yield Impossible.of(problem, "gpus-over-degrees")
+        return
+    wide = options.precision(names) == "bf16" and names["optimizer"] != "muon" and not options.graphs(names)
+    if shards > tp and not (wide and options.zero_stage(names) < 2):
+        what = "weight shards beside low precision, fp16, CUDA graphs, Megatron-FSDP or Muon are not predicted"
+        yield names.problem(what, SHARDS)
+    micro = names["micro_batch_size"]
+    if not isinstance(micro, int) or micro < 1:
+        yield names.problem("the micro-batch is not said", "micro_batch_size", need="a number")
+    named = supplied.model.num_hidden_layers if supplied.model is not None else 0
+    layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
+    chunks = stages(names, layers, pp)[0] if layers else 1
+    if chunks is None:
+        what = "the layers do not divide over the chunks of these stages"
+        yield names.problem(what, "num_layers", got=f"{layers} on pp {pp}")
+
+
+def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, model: Described) -> Run:
+    """Return the run of this model, with all assumptions about it; assumes that `_problems` found nothing.
+
+    Options without effect at its degrees are off: sequence parallelism with tp 1, the kind of context parallelism
+    with cp 1, the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
+    """
+    descriptor = model.model
+    tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
+    chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
+    vpp, dp, zero = chunks or 1, gpus // (tp * pp * cp), options.zero_stage(names)
+    gtp = options.weight_shards(names)
+    overlap = options.overlap(names, zero, pp, vpp)
+    width = options.gradient_bytes(names, zero)
+    experts = descriptor.experts is not None
+    framework = options.behaviour(
+        names,
+        cluster.gpu.architecture,
+        overlap,
+        zero=zero,
+        gradient_bytes=width,
+        replicas=dp * cp // gtp,
+        pp=pp,
+        vpp=vpp,
+        latent=descriptor.latent is not None,
+        experts=experts,
+    )
+    micro, ep = names.whole("micro_batch_size"), names.whole("expert_model_parallel_size") if experts else 1
+    recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
+    if "recompute_layers" in recompute and parts > 1:  # Megatron-LM counts the parts of a layer
+        recompute["recompute_layers"] = -(-recompute["recompute_layers"] // parts)
+    target = Target("megatron", names.table.version)
+    group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
+    offloaded = names["optimizer_cpu_offload"]
+    dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
+    exchange: Any = names["cp_comm_type"]
+    exchange = exchange[0] if isinstance(exchange, tuple) and exchange else exchange
+    hidden: dict[str, Any] = overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1}
+    configuration = Setup(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        cp=cp,
+        ep=ep,
+        etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
+        dp=dp,
+        gtp=gtp,
+        micro=micro,
+        global_batch=names.whole("global_batch_size", micro * dp),  # without it one microbatch, as in Megatron-LM
+        seq_length=length,
+        sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
+        **recompute,
+        zero_stage=zero,
+        precision=options.precision(names) or "bf16",
+        cp_comm=exchange if exchange in get_args(CpComm) and cp > 1 else "p2p",
+        **hidden,
+        optimizer_offload=float(share if isinstance(share, int | float) else 1) if offloaded else 0.0,
+        activation_offload=bool(names["fine_grained_activation_offloading"]),
+        microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
+        moe_dispatcher=dispatcher,
+        grad_bytes=width,
+        moe_flex_backend=options.flex_backend(names) if experts else None,
+        cuda_graphs=options.graphed(names, experts) or "none",
+        fp8_param_gather=bool(names["fp8_param_gather"]),
+        fused_loss=options.fuses_loss(names),
+        expert_capacity=options.expert_capacity(names) if experts else 0.0,
+        paged_stash=experts and bool(names["moe_paged_stash"]),
+        **fields,
+        framework=framework,
+        backend=target.backend,
+        version=target.version,
+    )
+    return Run(
+        target,
+        model,
+        configuration,
+        optimizer=optimizer(names) or Optimizer(),
+        assumed=tuple(_assumed(names, descriptor, configuration)),
+    )
+
+
+def _assumed(names: Namespace, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
+    """Yield assumptions: about what Megatron-LM refuses, batch, graphs, ignored options, offloaded activations."""
+    ends = {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
+    first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
+    dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)
+    if chosen.pipeline_layout is None and dealt is None:
+        yield Assumed(
+            "layers of the stages",
+            "as near to equal as can be",
+            "as they are said they hold others than the model's",
+            names.place("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_layers"),
+        )
+    if names["bf16"] and names["fp16"]:
+        yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
+    if not names.given("global_batch_size"):
+        yield Assumed("global batch", str(chosen.global_batch), "one microbatch, as Megatron-LM without the option")
+    if (place := names.place("rampup_batch_size")) is not None:
+        yield Assumed("global batch", str(chosen.global_batch), "the batch at the end of its ramp", place)
+    if options.graphs(names) and options.graphed(names, model.experts is not None) is None:
+        parts = ", ".join(sorted(options.graphed_modules(names)))
+        yield Assumed(
+            "CUDA graphs",
+            "none",
+            f"graphs of {parts} alone are not predicted",
+            names.place("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"),
+        )
+    yield from uncounted.left_out(names)
+    modules = names["offload_modules"]
+    if chosen.activation_offload and isinstance(modules, tuple):
+        usual = offloaded_modules(model, chosen.recompute_modules)
+        if set(modules) != set(usual):
+            yield Assumed(
+                "offloaded activations",
+                ", ".join(usual),
+                "only these together are predicted",
+                names.place("offload_modules"),
+            )
 
 
 def with_masks(run: Run, names: Namespace) -> Run:
@@ -62,212 +250,6 @@ def with_masks(run: Run, names: Namespace) -> Run:
         return run
     framework = replace(run.configuration.framework, mask_bytes=float(run.configuration.micro * length**2))
     return replace(run, configuration=replace(run.configuration, framework=framework))
-
-
-@dataclass(slots=True)
-class Reader:
-    """Reader of one set of options on `gpus` GPUs; collects problems."""
-
-    names: Namespace
-    gpus: int
-    cluster: ClusterDescriptor
-    supplied: Supplied
-
-    def run(self) -> Run:
-        """Return the run. Raises InputError with all problems of the options and the model.
-
-        If the value of an option that was looked up is unknown, the error has only the problems of such options.
-        """
-        problems, recovered = list(self._problems()), None
-        try:
-            model = described(
-                self.names,
-                seq_length=self._seq_length(),
-                vocab_size=self.supplied.vocab_size,
-                named=self.supplied.model,
-            )
-            recovered = self._run(model) if not problems else None
-        except InputError as error:
-            problems += error.problems
-        if self.names.missed:  # the rest is of defaults in their place
-            raise InputError(list(self.names.missed.values()))
-        if recovered is None:
-            raise InputError(problems)
-        return recovered
-
-    def _seq_length(self) -> int:
-        return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.supplied.seq_length or 0))
-
-    def _problems(self) -> Iterator[Problem]:
-        """Yield each problem that prevents a prediction, except problems of the model.
-
-        Stops after numbers out of range, and after weight shards that are no multiple of tp, or GPUs that are no
-        multiple of shards (or tp) x pp x cp: these are `Impossible`.
-        """
-        names = self.names
-        for dest, what in uncounted.refused(names):
-            yield names.problem(f"{what} is not predicted", dest)
-        if options.precision(names) is None:
-            yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
-        if (stepped := optimizer(names)) is None:
-            what = "only the states of Adam, SGD and Muon are known"
-            yield names.problem(what, "optimizer", got=str(names["optimizer"]), need="adam, sgd or muon")
-        elif stepped.name == "muon" and not names.table.at_least(MUON_SINCE):
-            what = f"Muon is predicted from {MUON_SINCE} on, whose ranks reduce and gather it otherwise than before"
-            yield names.problem(what, "optimizer", got=names.table.version)
-        if not self._seq_length():
-            yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        beyond = {dest for dest in BOUNDS if not _within(names, dest)}
-        for dest in filter(beyond.__contains__, dict.fromkeys((*names.written, *BOUNDS))):
-            yield names.problem("is a number that no run has", dest, got=names[dest], need=BOUNDS[dest])
-        if beyond:
-            return
-        tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
-        shards = names.whole(SHARDS, tp)
-        if shards < tp or shards % tp:
-            problem = names.problem("the weight shards cannot be divided", SHARDS, got=shards)
-            yield Impossible.of(problem, "weight-shards-over-tp")
-            return
-        if self.gpus % (shards * pp * cp):
-            first = f"tp {tp}" if shards == tp else f"shards {shards}"
-            got = f"{self.gpus} GPUs for {first} x pp {pp} x cp {cp}"
-            problem = names.problem("these degrees do not divide the GPUs", DEGREES["tp"], got=got)
-            yield Impossible.of(problem, "gpus-over-degrees")
-            return
-        wide = options.precision(names) == "bf16" and names["optimizer"] != "muon" and not options.graphs(names)
-        if shards > tp and not (wide and options.zero_stage(names) < 2):
-            what = "weight shards beside low precision, fp16, CUDA graphs, Megatron-FSDP or Muon are not predicted"
-            yield names.problem(what, SHARDS)
-        micro = names["micro_batch_size"]
-        if not isinstance(micro, int) or micro < 1:
-            yield names.problem("the micro-batch is not said", "micro_batch_size", need="a number")
-        named = self.supplied.model.num_hidden_layers if self.supplied.model is not None else 0
-        layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
-        chunks = stages(names, layers, pp)[0] if layers else 1
-        if chunks is None:
-            what = "the layers do not divide over the chunks of these stages"
-            yield names.problem(what, "num_layers", got=f"{layers} on pp {pp}")
-
-    def _global(self, dp: int) -> int:
-        """Return the global batch in sequences; micro-batch x dp if it is not given, as in Megatron-LM."""
-        return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
-
-    def _run(self, model: Described) -> Run:
-        """Return the run of this model, with all assumptions about it; assumes that `_problems` found nothing.
-
-        Options without effect at its degrees are off: sequence parallelism with tp 1, the kind of context parallelism
-        with cp 1, the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
-        """
-        names, descriptor = self.names, model.model
-        tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
-        chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
-        vpp, dp, zero = chunks or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
-        gtp = options.weight_shards(names)
-        overlap = options.overlap(names, zero, pp, vpp)
-        width = options.gradient_bytes(names, zero)
-        experts = descriptor.experts is not None
-        framework = options.behaviour(
-            names,
-            self.cluster.gpu.architecture,
-            overlap,
-            zero=zero,
-            gradient_bytes=width,
-            replicas=dp * cp // gtp,
-            pp=pp,
-            vpp=vpp,
-            latent=descriptor.latent is not None,
-            experts=experts,
-        )
-        micro, ep = names.whole("micro_batch_size"), names.whole("expert_model_parallel_size") if experts else 1
-        recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
-        if "recompute_layers" in recompute and parts > 1:  # Megatron-LM counts the parts of a layer
-            recompute["recompute_layers"] = -(-recompute["recompute_layers"] // parts)
-        target = Target("megatron", names.table.version)
-        group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
-        offloaded = names["optimizer_cpu_offload"]
-        dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
-        exchange: Any = names["cp_comm_type"]
-        exchange = exchange[0] if isinstance(exchange, tuple) and exchange else exchange
-        hidden: dict[str, Any] = overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1}
-        configuration = Setup(
-            tp=tp,
-            pp=pp,
-            vpp=vpp,
-            cp=cp,
-            ep=ep,
-            etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
-            dp=dp,
-            gtp=gtp,
-            micro=micro,
-            global_batch=self._global(dp),
-            seq_length=self._seq_length(),
-            sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
-            **recompute,
-            zero_stage=zero,
-            precision=options.precision(names) or "bf16",
-            cp_comm=exchange if exchange in get_args(CpComm) and cp > 1 else "p2p",
-            **hidden,
-            optimizer_offload=float(share if isinstance(share, int | float) else 1) if offloaded else 0.0,
-            activation_offload=bool(names["fine_grained_activation_offloading"]),
-            microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
-            moe_dispatcher=dispatcher,
-            grad_bytes=width,
-            moe_flex_backend=options.flex_backend(names) if experts else None,
-            cuda_graphs=options.graphed(names, experts) or "none",
-            fp8_param_gather=bool(names["fp8_param_gather"]),
-            fused_loss=options.fuses_loss(names),
-            expert_capacity=options.expert_capacity(names) if experts else 0.0,
-            paged_stash=experts and bool(names["moe_paged_stash"]),
-            **fields,
-            framework=framework,
-            backend=target.backend,
-            version=target.version,
-        )
-        return Run(
-            target,
-            model,
-            configuration,
-            optimizer=optimizer(names) or Optimizer(),
-            assumed=tuple(self._assumed(descriptor, configuration)),
-        )
-
-    def _assumed(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
-        """Yield assumptions: about what Megatron-LM refuses, batch, graphs, ignored options, offloaded activations."""
-        names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
-        first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
-        dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)
-        if chosen.pipeline_layout is None and dealt is None:
-            yield Assumed(
-                "layers of the stages",
-                "as near to equal as can be",
-                "as they are said they hold others than the model's",
-                names.place("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_layers"),
-            )
-        if names["bf16"] and names["fp16"]:
-            yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
-        if not names.given("global_batch_size"):
-            yield Assumed("global batch", str(chosen.global_batch), "one microbatch, as Megatron-LM without the option")
-        if (place := names.place("rampup_batch_size")) is not None:
-            yield Assumed("global batch", str(chosen.global_batch), "the batch at the end of its ramp", place)
-        if options.graphs(names) and options.graphed(names, model.experts is not None) is None:
-            parts = ", ".join(sorted(options.graphed_modules(names)))
-            yield Assumed(
-                "CUDA graphs",
-                "none",
-                f"graphs of {parts} alone are not predicted",
-                names.place("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"),
-            )
-        yield from uncounted.left_out(names)
-        modules = names["offload_modules"]
-        if chosen.activation_offload and isinstance(modules, tuple):
-            usual = offloaded_modules(model, chosen.recompute_modules)
-            if set(modules) != set(usual):
-                yield Assumed(
-                    "offloaded activations",
-                    ", ".join(usual),
-                    "only these together are predicted",
-                    names.place("offload_modules"),
-                )
 
 
 def _within(names: Namespace, dest: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import PurePosixPath
 
 from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor
@@ -13,7 +14,6 @@ from symconfig.existing.recover.fields import Fields, merged
 from symconfig.existing.recover.layers import PATTERN, expert_fields, has_experts, mixer_fields
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
-from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
 from symconfig.formats import links, megatron
 
 _TWO = "models of an encoder and a decoder (T5), or of an encoder alone (BERT), are not described"
@@ -173,13 +173,13 @@ def described(
     expert_fields(out)
     if named is not None and named.adapter is not None:
         out.problems.append(Problem("has an adapter, and Megatron-LM has none", field="model", got=named.name))
-    out.put("vocab_size", 1, *SOURCES)  # any: the model's shapes may tell which
+    out.put("vocab_size", 1, *_VOCABULARY)  # any: the model's shapes may tell which
     unsized = merged(out)
-    silent = named is not None and not out.args.given(*SOURCES)
+    silent = named is not None and not out.args.given(*_VOCABULARY)
     out.put(
         "vocab_size",
-        named.vocab_size if named is not None and silent else vocabulary(out, unsized, vocab_size),
-        *SOURCES,
+        named.vocab_size if named is not None and silent else _vocabulary(out, unsized, vocab_size),
+        *_VOCABULARY,
     )
     return _known(out, merged(out, agree=True), seq_length)
 
@@ -222,3 +222,72 @@ def _activation(out: Fields) -> None:
     out.put("gated_mlp", gated, *_ACTIVATIONS)
     if has_experts(out) and out.holds(*_ACTIVATIONS) and not given:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
+
+
+# Megatron-LM's own types of tokenizer that stand for one vocabulary (megatron/training/tokenizer/tokenizer.py).
+_BY_TYPE: dict[str, int] = {
+    "GPT2BPETokenizer": 50_257,  # vocab.json of openai-community/gpt2
+    "Llama2Tokenizer": 32_000,  # tokenizer.model of meta-llama/Llama-2-7b
+}
+_NULL = ("NullTokenizer", "NullMultimodalTokenizer")
+_OF_OPTION = ("", "TikTokenizer", *_NULL)  # types of tokenizer that have the size that --vocab-size says
+_STEP = 1024  # 128 x tp 8: a padded size may be that of a checkpoint of more tensor parallelism
+_OF_MERGES = "GPT2BPETokenizer"  # pretrain_gpt.py's own where none is named; no other type has a --merge-file
+# Megatron-LM takes the tokenizer's own size and pads it (tokenizer.py, _vocab_size_with_padding); --vocab-size is read
+# by a few tokenizers only, and as the size itself from core_v0.18 on (build_tokenizer.py, argument_utils.py).
+_VOCABULARY = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type")
+
+
+def _vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
+    """Return the vocabulary's size without padding: of the named tokenizer, else --vocab-size, else `vocab_size`.
+
+    Without any that pads to --padded-vocab-size it is assumed in `out`: of the tokenizer's type, of the zoo's model
+    with the same shapes, or the padded one. None, with a problem in `out`, if nothing gives it. model: with any
+    vocabulary.
+    """
+    args = out.args
+    kind = args.word("tokenizer_type") if args.known("tokenizer_type") else "a fork's"
+    stated, padded = args.integer("vocab_size"), args.integer("padded_vocab_size")
+    if stated is not None and kind in _NULL:  # until core_v0.17 it adds an end-of-document token
+        stated += not args.table.at_least("core_v0.18.2")
+    step = (args.integer("make_vocab_size_divisible_by") or 1) * (args.integer("tensor_model_parallel_size") or 1)
+
+    def fits(size: int) -> bool:
+        """Return whether a size pads to the padded one, if that is given."""
+        return padded is None or 0 <= padded - size < max(step, _STEP)
+
+    size = (None if kind in _OF_OPTION else _of_name(out)) or stated or vocab_size
+    if size is not None and fits(size):
+        return size
+    if size is None:
+        if not kind and (not args.known("merge_file") or args.given("merge_file")):
+            kind = _OF_MERGES
+        if kind in _BY_TYPE and fits(_BY_TYPE[kind]):
+            out.assume("vocab_size", _BY_TYPE[kind], f"the vocabulary that {kind} was made for", "tokenizer_type")
+            return _BY_TYPE[kind]
+        if (alike := zoo.alike(model, lambda other: fits(other.vocab_size))) is not None:
+            fitting = f"pads to {padded}" if padded else "no option says the size"
+            why = f"{alike.name} has the same shapes, and {fitting}"
+            out.assume("vocab_size", alike.vocab_size, why, "padded_vocab_size")
+            return alike.vocab_size
+    if padded:
+        out.assume("vocab_size", padded, "the embedding has --padded-vocab-size rows", "padded_vocab_size")
+    else:
+        out.problems.append(args.problem("the vocabulary's size is not said", "vocab_size", hint="--vocab-size N"))
+    return padded
+
+
+def _of_name(out: Fields) -> int | None:
+    """Return the size of the tokenizer that --tokenizer-model names, recorded as an assumption; None if not known.
+
+    A name is that of a known model, else in `zoo.vocabularies`; a .model or .json file counts by its folder's name.
+    """
+    path = PurePosixPath(out.args.word("tokenizer_model") if out.args.known("tokenizer_model") else "")
+    name = path.parent if path.suffix in (".model", ".json") else path
+    known = zoo.by_name(str(name), None) if name.name else None
+    sizes = zoo.vocabularies()
+    fitting = [start for start in sizes if name.name.lower().startswith(start)]
+    size = known[0].vocab_size if known else sizes[max(fitting, key=len)] if fitting else None
+    if size is not None:
+        out.assume("vocab_size", size, f"the size of the tokenizer {name.name}", "tokenizer_model")
+    return size

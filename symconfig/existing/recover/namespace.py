@@ -71,9 +71,7 @@ class Namespace(Mapping[str, Value]):
         self._given[flag.dest] = value, setting
 
     def __getitem__(self, dest: str) -> Value:
-        if self._unreadable(dest):
-            return defaults(self.table.version).get(dest)
-        if dest in self._given:
+        if not self._unreadable(dest) and dest in self._given:
             return self._given[dest][0]
         return defaults(self.table.version).get(dest)
 

@@ -58,11 +58,20 @@ def _called(known: str, given: str, place: Place | None) -> Assumed:
 
 
 @cache
-def models() -> dict[str, dict[str, Any]]:
-    """Return the models of known.json, by their ids on the Hugging Face hub; cached."""
-    text = (data_dir("model_zoo") / _FILE).read_text(encoding="utf-8")
-    known: dict[str, dict[str, Any]] = json.loads(text)["models"]
+def _known() -> dict[str, dict[str, Any]]:
+    """Return the data of known.json; cached."""
+    known: dict[str, dict[str, Any]] = json.loads((data_dir("model_zoo") / _FILE).read_text(encoding="utf-8"))
     return known
+
+
+def models() -> dict[str, dict[str, Any]]:
+    """Return the models of known.json, by their ids on the Hugging Face hub."""
+    return _known()["models"]
+
+
+def vocabularies() -> dict[str, int]:
+    """Return sizes of tokenizers by the start of a model's name, in lower case and without the owner."""
+    return {start: each["size"] for start, each in _known()["vocabularies"].items()}
 
 
 @cache

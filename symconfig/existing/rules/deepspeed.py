@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -13,12 +13,11 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
-from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
-from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, bases_of, rules_of
-from symconfig.existing.rules.rule import findings as findings_of
+from symconfig.existing.recover.deepspeed import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
+from symconfig.existing.recover.deepspeed import mismatches as trainer_mismatches
+from symconfig.existing.rules.rule import Check, Language, Lookup, Row, bases_of, rules_of
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
-from symconfig.frameworks import around_transformers, shared
+from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing
 from symconfig.frameworks.deepspeed import constraints
 from symconfig.frameworks.deepspeed.keys import (
@@ -28,7 +27,6 @@ from symconfig.frameworks.deepspeed.keys import (
     TRAIN,
     ZERO,
     Kind,
-    Mismatch,
     mismatches,
     schema,
 )
@@ -130,10 +128,6 @@ class DeepSpeedFacts:
         """Return whether offload_optimizer or offload_param (`section`) has the device "cpu" or "nvme"."""
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
-    def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
-        """Return a Problem about this path of the JSON, where it stands. words: its got, need and hint."""
-        return self.tree.problem(path, what, of_key=of_key, **words)
-
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
 _BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
@@ -146,22 +140,21 @@ def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
     Keys that the Trainer overwrites, or that have a rule of their own, are skipped. alike: only mismatches with (True)
     or without (False) a similar known word; None: both.
     """
+    of_key = kind in ("removed", "unknown", "ignored", "deprecated")
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         for mismatch in mismatches(facts.tree.data):
             if (facts.trainer and mismatch.path in OVERWRITTEN) or mismatch.path in _ELSEWHERE:
                 continue
             if mismatch.kind == kind and (alike is None or alike == (mismatch.alike is not None)):
-                yield _mismatch_problem(facts, mismatch)
+                hint, need = mismatch.alike, mismatch.need
+                if kind == "deprecated":
+                    hint, need = f"{need} instead" if need else hint, None
+                yield facts.tree.problem(
+                    mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key
+                )
 
     return check
-
-
-def _mismatch_problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
-    of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
-    hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.alike
-    need = None if mismatch.kind == "deprecated" else mismatch.need
-    return facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
 
 deepspeed_misspelt_key = _of("ignored", alike=True)
@@ -177,7 +170,7 @@ def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for old, node in schema()["properties"][ZERO]["properties"].items():
         new = node.get("x-new-name") if node else None
         if old in section and new in section:
-            yield facts.problem(
+            yield facts.tree.problem(
                 (ZERO, old), f"is the old name of {new}, which is given, too", of_key=True, hint=f"leave out {old}"
             )
 
@@ -207,7 +200,7 @@ def _unfilled(facts: DeepSpeedFacts, dropped: bool) -> Iterator[KeyPath]:
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for path in _unfilled(facts, dropped=False):
-        yield facts.problem(path, f'is "auto", which {_WHOSE[facts.trainer]}', hint="a number")
+        yield facts.tree.problem(path, f'is "auto", which {_WHOSE[facts.trainer]}', hint="a number")
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -219,7 +212,7 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
         elif path[-1] == "enabled":
             default, hint = "false", "true or false"
         what = f'is "auto", which {_WHOSE[facts.trainer]}: DeepSpeed then takes {default} in silence'
-        yield facts.problem(path, what, hint=hint)
+        yield facts.tree.problem(path, what, hint=hint)
 
 
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -240,7 +233,7 @@ def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
         why = f", and this release counts the {tp} AutoTP ranks of a group as data ranks" if tp > 1 else ""
         what = f"{train} {'is not' if whole else 'does not divide by'} {factors}{why}"
         nearest = product if whole else max(round(train / product), 1) * product
-        yield facts.problem((TRAIN,), what, hint=str(nearest))
+        yield facts.tree.problem((TRAIN,), what, hint=str(nearest))
 
 
 def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -248,7 +241,7 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.trainer:
         for path, got, need in trainer_mismatches(facts.tree.data, facts.arguments):
             what, got, need = "is not what the program's arguments say", shorten(repr(got)), shorten(repr(need))
-            yield facts.problem(path, what, got=got, need=need, hint='"auto"')
+            yield facts.tree.problem(path, what, got=got, need=need, hint='"auto"')
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -259,12 +252,12 @@ def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]
     if facts.stage == 3 and whole:
         loader = option.spelled if option else "the program"
         what = f"stage 3 does not split the 4-bit weights that {loader} loads: every GPU holds all of them"
-        yield facts.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")
+        yield facts.tree.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")
 
 
 # Attributes of the facts that rows name as they are. Every other name is a key, a path with dots.
 FACTS = words("stage precision tensor_parallel sequence_parallel expert_parallel may_share_data trainer gpus")
-TABLE: Mapping[str, Constraint] = {**vars(shared), **vars(around_transformers), **vars(constraints)}
+TABLE: Mapping[str, Constraint] = {**vars(shared), **vars(constraints)}
 
 ACCUMULATED = "data_types.grad_accum_dtype"
 # What follows from keys and from what is around them, by the names that rows give it.
@@ -325,7 +318,7 @@ def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row
         if (failed := _failing(facts, row["fails"])) is None:
             return None
         texts["what"], texts["hint"] = failed
-    return facts.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
+    return facts.tree.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
 
 
 NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {
@@ -341,8 +334,3 @@ KEYS, *_OTHERS = (
 MEANING = tuple(rule for rules in _OTHERS for rule in rules)
 RULES = (*KEYS, *MEANING)
 GRID = "deepspeed-grid"  # the rule of degrees that do not divide
-
-
-def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
-    """Return a finding for each problem of these rules, in the order of the file."""
-    return findings_of(rules, facts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import yaml
 
@@ -28,6 +28,7 @@ LAYOUT, CHUNKS = BY_FIELD["pipeline_layout"][0], BY_FIELD["vpp"][0]
 PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 
+T = TypeVar("T")
 State = Literal["refused", "idle", "old", "gone"]  # as rows/old_options.yaml says
 
 
@@ -173,19 +174,17 @@ class MegatronFacts(Mapping[str, Value]):
 
     def number(self, dest: str) -> int:
         """Return the value if it is a whole number. Raises NotKnown for any other value, None included."""
-        value = self.maybe(dest)
-        if value is None:
-            raise NotKnown(dest)
-        return value
+        return self.known(self.maybe(dest))
 
     def text(self, dest: str) -> str | None:
         value = self[dest]
         return None if value is None else str(value)
 
-    def known(self, number: int | None) -> int:
-        if number is None:
+    def known(self, fact: T | None) -> T:
+        """Return the fact itself. Raises NotKnown for None."""
+        if fact is None:
             raise NotKnown
-        return number
+        return fact
 
     # Degrees. Those below 1 have a rule of their own, and are 1 here.
 
@@ -257,14 +256,10 @@ class MegatronFacts(Mapping[str, Value]):
 
     def variable(self, name: str) -> str | None:
         """Return the environment variable's value; None if it is unset. Raises NotKnown if that cannot be told."""
-        if self.environment is None:
-            raise NotKnown(name)
-        word = self.environment.get(name)
-        if word is None:
-            if not (self.complete and self.environment_known):
-                raise NotKnown(name)
+        word = self.known(self.environment).get(name)
+        if word is None and self.complete and self.environment_known:
             return None
-        if word.unknown is not None:
+        if word is None or word.unknown is not None:
             raise NotKnown(name)
         return word.text
 

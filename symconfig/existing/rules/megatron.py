@@ -12,12 +12,12 @@ from typing import Any
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules import megatron_checks, megatron_options
+from symconfig.existing.rules import megatron_checks
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.existing.rules.rule import findings as findings_of
-from symconfig.frameworks.megatron import constraints, graph_constraints, option_constraints, sparse
+from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
@@ -32,18 +32,12 @@ FACTS = words("tp pp cp ep etp dp gpus experts chunks microbatches fsdp low_prec
 LEVELS, POSITIONS = "hierarchical_context_parallel_sizes", "position_embedding_type"
 LOSSES = "moe_router_load_balancing_type"
 ROPES = ("rope", "yarn", "mrope")
-TABLE = {**vars(constraints), **vars(option_constraints), **vars(graph_constraints), **vars(sparse)}
+TABLE = {**vars(constraints), **vars(option_constraints), **vars(sparse)}
 
 
 def absent(facts: MegatronFacts, dest: str) -> bool:
     """Return whether the option's value is None, False or (). Raises NotKnown."""
     return facts[dest] in (None, False, ())
-
-
-def _gpu(facts: MegatronFacts) -> str:
-    if facts.architecture is None:
-        raise NotKnown
-    return facts.architecture
 
 
 def _layout(facts: MegatronFacts) -> list[str]:
@@ -85,8 +79,8 @@ def _vocabulary_step(facts: MegatronFacts) -> int:
 # What follows from options, by the names that rows give it.
 DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "node": lambda facts: facts.known(facts.gpus_per_node),
-    "gpu": _gpu,
-    "without_grouped_gemm": lambda facts: _gpu(facts) in NO_GROUPED_GEMM,
+    "gpu": lambda facts: facts.known(facts.architecture),
+    "without_grouped_gemm": lambda facts: facts.known(facts.architecture) in NO_GROUPED_GEMM,
     "replicas": lambda facts: facts.dp * facts.cp,
     "replicas_of_experts": lambda facts: facts.gpus // (facts.etp * facts.ep * facts.pp) if facts.experts else 0,
     "ranks_of_experts": lambda facts: facts.ep * facts.etp if facts.experts and facts.ep > 1 else 0,
@@ -235,9 +229,10 @@ FILES = (
     "megatron_router", "megatron_switches", PAIRS, "megatron_training", "megatron_checkpoints", "megatron_recompute",
     "megatron_speed", "machine", "environment",
 )  # fmt: skip
-CHECKS = {**vars(megatron_checks), **vars(megatron_options)}
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
-    file: rules_of(file, LANGUAGE, CHECKS) if file != PAIRS else tuple(_rule(*row) for row in rows_of(file).items())
+    file: tuple(_rule(*row) for row in rows_of(file).items())
+    if file == PAIRS
+    else rules_of(file, LANGUAGE, vars(megatron_checks))
     for file in FILES
 }
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.

@@ -1,14 +1,19 @@
-"""Checks of rules about Megatron-LM that no row can say, each by its rule's name."""
+"""Checks of rules about Megatron-LM that no row can say, each by its rule's name: of sizes and stages, then of options
+themselves (unknown, misspelt, old, given twice, with values that the parser does not take) and of the environment,
+against the table that symconfig's own launchers are written from.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.layers import moe_layers, spelled
 from symconfig.existing.recover.megatron import SIZES
 from symconfig.existing.rules.facts import (
@@ -17,14 +22,22 @@ from symconfig.existing.rules.facts import (
     FIRST,
     LAST,
     LAYOUT,
+    OLD,
     PER_CHUNK,
     MegatronFacts,
     NotKnown,
+    Old,
+    State,
+    meant,
     undivided,
 )
+from symconfig.existing.rules.rule import Check
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.megatron import DEGREES
+from symconfig.frameworks.megatron.environment import Row, applying, places
+from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.hybrid import STAGE
+from symconfig.frameworks.megatron.options import flex_backend
 from symconfig.plans import pipeline_layout
 
 SHARDS = "tensor_parallel_num_weight_shards"
@@ -60,37 +73,29 @@ def divides(
 def not_positive(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem for each known size below 1; unknown ones are passed over."""
     for dest in sorted(_POSITIVE):
-        try:
-            value = facts.maybe(dest)
-        except NotKnown:
-            continue
-        if value is not None and value < 1:
-            yield facts.problem("must be positive", dest, got=value, need="1 or more")
+        with suppress(NotKnown):
+            if (value := facts.maybe(dest)) is not None and value < 1:
+                yield facts.problem("must be positive", dest, got=value, need="1 or more")
 
 
 def gpus_over_degrees(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem if the GPUs are not a multiple of tp (or weight shards) x pp x cp, as far as known."""
     sharded = facts.names.given(SHARDS) and facts.number(SHARDS) > facts.tp
     first = ("shards", SHARDS) if sharded else ("tp", TP)
-    degrees = {name: size for name, dest in (first, ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
+    degrees: dict[str, int] = {}
+    for name, dest in (first, ("pp", PP), ("cp", CP)):
+        with suppress(NotKnown):  # a degree that is not known makes no groups smaller
+            degrees[name] = max(1, facts.number(dest))
     yield from divides(
         facts,
         "the number of GPUs",
         TP,
         facts.gpus,
-        by=prod(degrees.values()),  # a degree that is not known makes no groups smaller
+        by=prod(degrees.values()),
         named=" x ".join(degrees),
         related=(PP, CP),
         field="world size",
     )
-
-
-def _degree(facts: MegatronFacts, dest: str) -> int | None:
-    """Return a degree, at least 1; None where it is not known."""
-    try:
-        return max(1, facts.number(dest))
-    except NotKnown:
-        return None
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
@@ -252,3 +257,140 @@ def layers_of_layout(facts: MegatronFacts) -> Iterator[Problem]:
         layout, facts.number("num_layers"), facts.maybe("mtp_num_layers") or 0, facts.option(LAYOUT)
     ):
         yield facts.problem(problem.what, LAYOUT, got=problem.got, need=problem.need, hint=problem.hint)
+
+
+def _foreign(kind: str, what: str, applies: Callable[[MegatronFacts], bool]) -> Check[MegatronFacts]:
+    """Return a check that yields a problem for each option that this version lacks, if `applies`, with a hint.
+
+    kind: "unknown" (in no version) or "foreign" (in others), the list of `Namespace`. what: {} is the version.
+    """
+
+    def check(facts: MegatronFacts) -> Iterator[Problem]:
+        for setting in getattr(facts.names, kind) if applies(facts) else ():
+            known = [version for version in versions() if flags(version).known(setting.name)]
+            need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
+            hint = OLD[setting.name].today if setting.name in OLD else meant(setting.name, facts.version)
+            yield setting.problem(what.format(facts.version), need=need, hint=hint)
+
+    return check
+
+
+_NOT_HERE = "is not an option of Megatron-LM {}"
+unknown_option = _foreign("unknown", _NOT_HERE, lambda facts: facts.own_program and facts.released)
+option_of_a_fork = _foreign(
+    "unknown",
+    "is not an option of any release of Megatron-LM from core_v0.11 on",
+    lambda facts: not (facts.own_program and facts.released),
+)
+option_of_another_version = _foreign("foreign", _NOT_HERE, lambda facts: facts.version_given)
+options_of_several_versions = _foreign(
+    "foreign", f"{_NOT_HERE}, which has the others", lambda facts: not facts.version_given
+)
+
+
+def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
+    """Yield each old option that this version's parser still accepts."""
+    for setting in facts.names.settings:
+        if setting.name in OLD and facts.names.table.known(setting.name):
+            yield setting, OLD[setting.name]
+
+
+def _kept(state: State, what: str) -> Check[MegatronFacts]:
+    """Return a check that yields a problem for each accepted old option of one state. what: how it begins."""
+
+    def check(facts: MegatronFacts) -> Iterator[Problem]:
+        for setting, old in _old(facts):
+            if old.state == state:
+                yield setting.problem(f"{what}: {old.why}", hint=old.today)
+
+    return check
+
+
+refused_option = _kept("refused", "is no longer valid")
+idle_option = _kept("idle", "does nothing")
+
+
+def old_option(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each accepted option with a new name, or that is obsolete and missing later."""
+    for setting, old in _old(facts):
+        later = versions()[versions().index(facts.version) :]
+        gone = next((version for version in later if not flags(version).known(setting.name)), None)
+        if old.state == "old" or (old.state == "gone" and gone):
+            until = f"; {gone} does not have it" if gone else ""
+            yield setting.problem(f"is an old name: {old.why}{until}", hint=old.today)
+
+
+def repeated_option(facts: MegatronFacts) -> Iterator[Problem]:
+    for setting in facts.names.repeated:
+        yield setting.problem("is given more than once, and the last one wins in silence", need="it once")
+
+
+def refused_value(facts: MegatronFacts) -> Iterator[Problem]:
+    yield from (problem for problem in facts.names.problems if problem.need is not None)
+
+
+# The conditions of the table's rows, of options. The names are those of frameworks.megatron.environment.
+_WHEN: dict[str, Callable[[MegatronFacts], bool]] = {
+    "always": lambda facts: True,
+    "fsdp": lambda facts: facts.fsdp or facts.on("use_torch_fsdp2"),
+    "moe_overlap": lambda facts: facts.on("overlap_moe_expert_parallel_comm"),
+    "tp": lambda facts: facts.tp > 1,
+    "tp_or_cp": lambda facts: facts.tp > 1 or facts.cp > 1,
+    "activation_offload": lambda facts: facts.on("fine_grained_activation_offloading"),
+    "hybridep": lambda facts: flex_backend(facts) == "hybridep",
+}
+
+
+def _clause(reason: str) -> str:
+    """Return a sentence with its first letter in lower case, unless the second is upper case (NCCL)."""
+    return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
+
+
+def _places(facts: MegatronFacts) -> Mapping[str, int] | None:
+    """Return the numbers of `environment.places`; None if the ranks or the cluster's links are not known."""
+    with suppress(NotKnown):
+        if facts.joined is not None:
+            return places(facts.ep * facts.etp, facts.joined, facts.gpus_per_node or facts.joined)
+    return None
+
+
+def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
+    """Yield (variable's row, its value or None if unset) for each that these options require (`forced`), else advise.
+
+    Unknown values are passed over. Raises NotKnown without a GPU architecture.
+    """
+    gpu, holds = facts.known(facts.architecture), lambda when: _WHEN[when](facts)
+    for row in applying(facts.version, gpu, holds, named=_places(facts)):
+        if row.forced == forced:
+            with suppress(NotKnown):
+                yield row, facts.variable(row.name)
+
+
+def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
+    for row, value in _rows(facts, forced=True):
+        wrong = value != row.value if row.refused is None else value in row.refused
+        if value is not None and wrong:
+            need = row.value if row.refused is None else f"another value, {row.value} for example"
+            yield facts.about(row.name, _clause(row.reason), got=value, need=need)
+
+
+def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each variable that must have a value and is unset."""
+    for row, value in _rows(facts, forced=True):
+        if value is None and row.refused is None:
+            yield facts.about(
+                row.name,
+                f"is not set here: {_clause(row.reason)}",
+                TP,
+                CP,
+                need=row.value,
+                hint=f"export {row.name}={row.value}",
+            )
+
+
+def environment_advised(facts: MegatronFacts) -> Iterator[Problem]:
+    for row, value in _rows(facts, forced=False):
+        if value is None or row.value not in value.split(","):
+            yield facts.about(
+                row.name, _clause(row.reason), got=value or "nothing", hint=f"export {row.name}={row.value}"
+            )

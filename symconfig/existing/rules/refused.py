@@ -15,10 +15,9 @@ from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import NO_FLASH, Constraint, Fixed, Verdict, failing, in_force
 from symconfig.frameworks.megatron import constraints as table
-from symconfig.frameworks.megatron import graph_constraints, options, sparse
 from symconfig.frameworks.megatron import option_constraints as options_table
+from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
-from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.configuration_set import UNKNOWN, ConfigurationSet
 
 ATTENTION = "experimental_attention_variant"
@@ -68,11 +67,6 @@ def exchanges(facts: MegatronFacts) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
-def microbatches(facts: MegatronFacts) -> int:
-    """Return the microbatches per replica and step, rounded down. Raises NotKnown without a global batch."""
-    return facts.number("global_batch_size") // max(1, facts.number("micro_batch_size") * facts.dp)
-
-
 def group(facts: MegatronFacts) -> int:
     """Return the microbatch group of the interleaved schedule: pp by default; -1, below any minimum, for 0."""
     given = facts.maybe(GROUP)
@@ -90,10 +84,6 @@ def _recompute(facts: MegatronFacts) -> str:
 
 def _dispatcher(facts: MegatronFacts) -> str:
     return str(facts["moe_token_dispatcher_type"]) if facts.experts else ""
-
-
-def _flex_backend(facts: MegatronFacts) -> str:
-    return str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
 
 
 def _graphs(facts: MegatronFacts) -> str:
@@ -140,14 +130,14 @@ FIXED: Mapping[str, Read] = {
 # Options first: a rule that has no words of its own is about the first of them that it asks for.
 POINT: Mapping[str, Read] = {
     "overlap_tp_comm": _on("overlap_tp_comm"),
-    "moe_flex_backend": _flex_backend,
+    "moe_flex_backend": lambda facts: (facts.experts and options.flex_backend(facts)) or "",
     "overlap_moe_a2a": _on("overlap_moe_a2a"),
     "expert_capacity": lambda facts: options.expert_capacity(facts) if facts.experts else 0.0,
     "paged_stash": _on("paged_stash"),
     "moe_dispatcher": _dispatcher,
     "cuda_graphs": _graphs,
     "fp8_param_gather": _on("fp8_param_gather"),
-    "fused_loss": lambda facts: facts.on("cross_entropy_loss_fusion") and facts["cross_entropy_fusion_impl"] == "te",
+    "fused_loss": options.fuses_loss,
     "grad_bytes": lambda facts: options.gradient_bytes(facts, _zero(facts)),
     "zero_stage": _zero,
     "recompute": _recompute,
@@ -159,7 +149,7 @@ POINT: Mapping[str, Read] = {
     "dp": lambda facts: facts.dp or UNKNOWN,
     "micro": _size("micro_batch_size"),
     "global_batch": lambda facts: facts.number("global_batch_size"),
-    "num_microbatches": microbatches,
+    "num_microbatches": lambda facts: facts.microbatches if facts.number("global_batch_size") else 0,
     "group": group,
     "seq_length": _size("seq_length"),
     "sequence_parallel": _on("sequence_parallel"),
@@ -245,7 +235,7 @@ def example_options(example: Mapping[str, Any]) -> str:
 
 
 # By constraint, how the audit reports it (rows/wordings.yaml).
-_TABLES = {**vars(shared), **vars(table), **vars(options_table), **vars(graph_constraints)}
+_TABLES = {**vars(shared), **vars(table), **vars(options_table)}
 WORDINGS: Mapping[Constraint, Row] = {_TABLES[name]: row for name, row in rows_of("wordings").items()}
 
 
@@ -272,7 +262,8 @@ def _rule(name: str, constraints: Sequence[Constraint], language: Language[Megat
     It covers the versions from the first one's start to the last one's end. Its check yields a problem for each
     constraint that is in force in the version, known to fail, and whose wording's conditions hold.
     """
-    first, example = constraints[0], constraints[-1].example
+    first, last = constraints[0], constraints[-1]
+    example, held = last.example, [version for version in versions() if in_force(constraints, version)]
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         fixed, point = known(facts)
@@ -290,12 +281,8 @@ def _rule(name: str, constraints: Sequence[Constraint], language: Language[Megat
         gpus=example.get("world_size", GPUS_PER_NODE),
         joined=example.get("joined"),
         architecture=example.get("architecture"),
-        since=None
-        if first.since is None
-        else next(name for name in versions() if megatron_release(name) >= megatron_release(first.since)),
-        until=None
-        if (last := constraints[-1].until) is None
-        else [name for name in versions() if megatron_release(name) <= megatron_release(last)][-1],
+        since=first.since and held[0],
+        until=last.until and held[-1],
         constraints=tuple(constraints),
     )
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.errors import Problem
-from symconfig.existing.launch.dialects import tuners, verl
-from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.values import Values, Workers, of_verl
+from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Language, Lookup, bases_of, rules_of
-from symconfig.formats.tuners import Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
@@ -34,35 +32,22 @@ def holds(finding: Finding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RlFacts:
-    """What rules may ask of a script of an RL or fine-tuning trainer. values: the trainer's keys. gpus: all GPUs; None
-    if not known.
-    """
+    """What rules may ask of a script of an RL or fine-tuning trainer, by its reader. gpus: all; None if not known."""
 
-    reading: Reading
-    values: Values
-    gpus: int | None = None
+    reader: Script
+    gpus: int | None
 
     @property
-    def trainer(self) -> Trainer:
-        return self.values.trainer
-
-    def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
-        """Return a problem about the trainer's key, at its place in the script, else in the script's file."""
-        shown = [None if each is None else str(each) for each in (got, need)]
-        return self.values.problem(key, what, self.reading.file, got=shown[0], need=shown[1], hint=hint)
+    def values(self) -> Values:
+        return self.reader.values
 
     @property
     def replicas(self) -> int | None:
         """Return verl's replicas, its GPUs over the ranks of a copy; None if not known or not divisible."""
-        workers, gpus = self.workers, self.trained
+        workers, gpus = self.reader.workers, self.trained
         split = [f"actor.configuration.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
         ranks = math.prod(self.values.whole(name) or 1 for name in split)
         return gpus // ranks if workers.predicted and gpus is not None and gpus % ranks == 0 else None
-
-    @property
-    def workers(self) -> Workers:
-        """Return the kind of verl's training workers, such as FSDP or Megatron."""
-        return of_verl(verl.workers(self.reading.settings))
 
     @property
     def trained(self) -> int | None:
@@ -73,9 +58,9 @@ class RlFacts:
     @property
     def longest(self) -> int | None:
         """Return the longest sequence in tokens: the trainer's limit, else prompt plus response; None if unknown."""
-        if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
+        if (whole := self.reader.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
             return tokens
-        parts = [self.values.whole(name) for name in self.trainer.longest]
+        parts = [self.values.whole(name) for name in self.reader.trainer.longest]
         return sum(part for part in parts if part is not None) if all(parts) else None
 
 
@@ -90,14 +75,14 @@ _SHARING = {
 
 
 def _ranks(facts: RlFacts) -> int:
-    return facts.values.whole(_SHARING[facts.trainer.name]) or 1
+    return facts.values.whole(_SHARING[facts.reader.trainer.name]) or 1
 
 
 def _least_samples(facts: RlFacts) -> int | None:
     """Return what verl's samples of a step are a multiple of: replicas x micro-batch (Megatron), or all GPUs (FSDP)."""
     if facts.replicas is None:
         return None
-    return facts.replicas * (facts.values.whole("actor.micro") or 1) if facts.workers.options else facts.trained
+    return facts.replicas * (facts.values.whole("actor.micro") or 1) if facts.reader.workers.options else facts.trained
 
 
 def _generated(facts: RlFacts) -> int | None:
@@ -110,12 +95,6 @@ def _generated(facts: RlFacts) -> int | None:
     return values.whole("generation_batch_size") or each * steps * facts.gpus // ranks
 
 
-def _has_step(facts: RlFacts) -> bool:
-    """Return whether a fine-tuning program runs an RL step (GRPO or RLOO)."""
-    started = tuners.program(facts.reading)
-    return started is not None and started.method in ("grpo", "rloo")
-
-
 def _product(facts: RlFacts, *keys: str) -> int | None:
     """Return the product of whole numbers; None where one of them is not known."""
     numbers = [facts.values.whole(key) for key in keys]
@@ -124,12 +103,14 @@ def _product(facts: RlFacts, *keys: str) -> int | None:
 
 # What follows from a script's values, by the names that rows give it.
 DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
-    "trainer": lambda facts: facts.trainer.name,
+    "trainer": lambda facts: facts.reader.trainer.name,
     "gpus": lambda facts: facts.gpus,
-    "complete": lambda facts: facts.reading.complete,
+    "complete": lambda facts: facts.reader.reading.complete,
     "key": lambda facts: Lookup(facts.values.name),
-    "has_step": _has_step,
-    "on_megatron": lambda facts: (started := tuners.program(facts.reading)) is not None and started.megatron,
+    "has_step": lambda facts: (
+        (started := tuners.program(facts.reader.reading)) is not None and started.method in ("grpo", "rloo")
+    ),
+    "on_megatron": lambda facts: (started := tuners.program(facts.reader.reading)) is not None and started.megatron,
     "longest": lambda facts: facts.longest,
     "tokens_of_longest": lambda facts: facts.longest and -(-facts.longest // _ranks(facts)),
     "replicas": lambda facts: facts.replicas,
@@ -164,7 +145,7 @@ def _value(facts: RlFacts, name: str) -> Any:
 
 LANGUAGE: Language[RlFacts] = Language(
     _value,
-    lambda facts, about, texts, row: facts.problem(about[0], **texts),
+    lambda facts, about, texts, row: facts.values.problem(about[0], file=facts.reader.reading.file, **texts),
     {"given": lambda facts, name: facts.values.given(name)},
     bases_of("rl"),
 )

@@ -1,7 +1,7 @@
 """What PEFT calls the layers of Transformers' classes, and which of them are fused there.
 
 Names are those of the classes (modules.json, by tools/generate/modules.py). The class of a model is that of
-`descriptor.config_writer`.
+`descriptor.write`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import FUSED_TARGETS, AdapterTarget
+from symconfig.descriptor.sections import FUSED_TARGETS, QWEN_TARGETS, AdapterTarget
 from symconfig.errors import InfeasibleError, Problem
 
 FILE = Path(__file__).with_name("modules.json")
-_FUSED = {"qkv_proj": {"q_proj", "k_proj", "v_proj"}, "gate_up_proj": {"gate_proj", "up_proj"}}
+_FUSED = {whole: {*parts} - QWEN_TARGETS for whole, parts in FUSED_TARGETS.items()}
 # Qwen-7B trains as Qwen2, which is the same architecture with q, k and v apart.
 _QWEN: Mapping[str, tuple[str, ...]] = {
     "c_attn": ("q_proj", "k_proj", "v_proj"),

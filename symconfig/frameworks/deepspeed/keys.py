@@ -6,7 +6,7 @@ keys.json is a JSON Schema of them, made from the release's source by tools/gene
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from operator import gt, le, lt
@@ -80,13 +80,16 @@ def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
         if known is False:
             yield Mismatch("removed", place, f"DeepSpeed {release()} has removed this, and refuses to start with it")
         elif known is None:
-            yield _unknown(key, [name for name, rest in node["properties"].items() if rest is not False], place, strict)
+            names = [name for name, rest in node["properties"].items() if rest is not False]
+            alike = nearest(key, names, 0.6 if strict else ALIKE, most=1)
+            what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
+            yield Mismatch("unknown" if strict else "ignored", place, what, alike=alike)
         elif value == AUTO:
             continue
         elif "x-names" in known:
             named, kind = known["x-names"], str(config.get("type"))
-            names = named.get(kind, named.get(kind.lower(), value)) if isinstance(value, dict) else ()
-            yield from _value(value, {"properties": {name: {} for name in names}}, place, strict)
+            keys = named.get(kind, named.get(kind.lower(), value)) if isinstance(value, dict) else ()
+            yield from _value(value, {"properties": {name: {} for name in keys}}, place, strict)
         else:
             yield from _value(value, known, place, strict)
 
@@ -150,9 +153,3 @@ def _is(value: Any, kind: str, strict: bool = True) -> bool:
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
     return TypeAdapter(_TYPES[kind])
-
-
-def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
-    what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
-    alike = nearest(key, names, 0.6 if strict else ALIKE, most=1)
-    return Mismatch("unknown" if strict else "ignored", place, what, alike=alike)

@@ -7,8 +7,6 @@ from typing import Any
 
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.megatron.graph_constraints import GRAPH_CONSTRAINTS
-from symconfig.frameworks.megatron.old_releases import OLD_RELEASES
 from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS, OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
@@ -27,12 +25,6 @@ LONG = {"seq_length": 8192}
 def block(precision: Any) -> Any:
     """Return the number that the tokens of a rank must be a multiple of, by precision; UNKNOWN for UNKNOWN."""
     return looked_up(precision, {"fp8": FP8_MULTIPLE}, BLOCK_MULTIPLE)
-
-
-def _rank_tokens(p: Any) -> Any:
-    """Return the tokens of a microbatch on one rank, divided by cp and with sequence parallelism also by tp."""
-    ranks = p.cp * (1 + (p.tp - 1) * p.sequence_parallel)
-    return p.seq_length * p.micro // ranks
 
 
 KV_HEADS_ALONE = shared.OVER_TP(
@@ -144,7 +136,10 @@ EXPERT_BIAS = Constraint(
 )
 LOW_PRECISION_SIZES = Constraint(
     name="fp8 sizes",
-    predicate=lambda f, p: among(p.precision, LOW_PRECISION) & (_rank_tokens(p) % block(p.precision) != 0),
+    predicate=lambda f, p: (
+        among(p.precision, LOW_PRECISION)
+        & (p.seq_length * p.micro // (p.cp * (1 + (p.tp - 1) * p.sequence_parallel)) % block(p.precision) != 0)
+    ),
     rule="low precision needs local dims that divide by 16 (fp8) or 32",
     sentence="the tokens of a rank do not divide by the blocks of {p.precision}",
     got="{p.precision}",
@@ -229,7 +224,7 @@ NOTHING_TO_OFFLOAD = Constraint(
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"activation_offload": True, "recompute": "full"},
 )
-_OF_ADAPTERS = partial(Constraint, about="tp", pins=("tp",))
+_OF_ADAPTERS = partial(Constraint, pins=("tp",))
 ADAPTER_RANK = _OF_ADAPTERS(
     name="adapter rank",
     predicate=lambda f, p: f.adapted & (f.column_rank % p.tp != 0),
@@ -304,8 +299,6 @@ MEGATRON: tuple[Constraint, ...] = (
     *of_module(globals()),
     *OLD_CONTEXTS,
     *OPTION_CONSTRAINTS,
-    *GRAPH_CONSTRAINTS,
-    *OLD_RELEASES,
     *OPTIMIZER_CONSTRAINTS,
     *SPARSE_CONSTRAINTS,
 )

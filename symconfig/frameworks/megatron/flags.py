@@ -56,7 +56,8 @@ class FlagTable:
     def check(self, args: Sequence[str]) -> list[Problem]:
         """Return a Problem for each thing that this version's parser would refuse in a list of arguments; [] if none.
 
-        They are values without an option, unknown options (abbreviations too), and wrong numbers or types of values.
+        They are values without an option, unknown options (abbreviations too), and wrong numbers or types of values. Of
+        an unknown option `need` has the first and the last version that have it, `hint` the most similar name.
         """
         problems: list[Problem] = []
         position = 0
@@ -73,7 +74,11 @@ class FlagTable:
                 position += 1
             flag = self.flags.get(name)
             if flag is None:
-                problems.append(self._unknown(name))
+                has = [v for v in versions() if flags(v).known(name)]
+                need = " to ".join(dict.fromkeys((has[0], has[-1]))) if has else None
+                hint = nearest(name, self.flags, most=1, alike=0.75)
+                what = f"is not an option of Megatron-LM {self.version}"
+                problems.append(Problem(what, field=name, need=need, hint=hint))
                 continue
             try:
                 parsed(flag, values, name)
@@ -81,20 +86,6 @@ class FlagTable:
                 got = " ".join(values) or "nothing"
                 problems.append(Problem("has a value that the parser refuses", field=name, got=got, need=str(error)))
         return problems
-
-    def _unknown(self, name: str) -> Problem:
-        """Return the problem of an unknown option.
-
-        `need`: the first and the last version that have it, None if none has. `hint`: the most similar name of this
-        version, None if none is similar.
-        """
-        since = [v for v in versions() if flags(v).known(name)]
-        return Problem(
-            f"is not an option of Megatron-LM {self.version}",
-            field=name,
-            need=None if not since else since[0] if since[0] == since[-1] else f"{since[0]} to {since[-1]}",
-            hint=nearest(name, self.flags, most=1, alike=0.75),
-        )
 
 
 def is_option(token: str) -> bool:

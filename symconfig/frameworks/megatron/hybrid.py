@@ -108,8 +108,3 @@ def pattern(model: ModelDescriptor, chunks: Sequence[Sequence[str]]) -> str:
     kinds = {kind.name: symbols(kind) for kind in model.kind_of_layer}
     stages = STAGE.join("".join(kinds.get(kind, "") for kind in chunk) for chunk in chunks)
     return stages + (PREDICTION + symbols(model.kind_of_layer[-1])) * model.num_nextn_predict_layers
-
-
-def script(model: ModelDescriptor) -> str:
-    """Return the file name of the program that trains a model: pretrain_hybrid.py or pretrain_gpt.py."""
-    return SCRIPT if hybrid(model) else GPT_SCRIPT

@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 
 from symconfig.frameworks.constraint import Constraint, of_module
+from symconfig.frameworks.megatron.option_constraints import ARGUMENTS, CONFIG
 from symconfig.frameworks.shared import MIXERS
 from symconfig.plans.configuration_set import among, has
 
 # Before it the ranks reduce every gradient to all, without overlap, and gather whole lists of weights: not priced.
 MUON_SINCE = "core_v0.18.2"
-_VALIDATED = "megatron/training/arguments.py, validate_args"
 _BUILT = "megatron/core/optimizer/__init__.py, _get_megatron_emerging_optimizer"
 _CONFIG = "megatron/core/optimizer/optimizer_config.py, __post_init__"
 
@@ -33,7 +33,7 @@ MUON_RELEASE = _OF_OPTIMIZER(
     rule="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
     hint="--megatron-version core_v0.19",
     until="core_v0.17.1",
-    source=_VALIDATED,
+    source=ARGUMENTS,
     example={"optimizer": "muon"},
 )
 MUON_SHARDED = Constraint(
@@ -42,7 +42,7 @@ MUON_SHARDED = Constraint(
     rule="Muon goes with ZeRO 0 and 1: Megatron-FSDP refuses it",
     pins=("zero=1", "zero=0"),
     since=MUON_SINCE,
-    source=_VALIDATED,
+    source=ARGUMENTS,
     example={"optimizer": "muon", "zero_stage": 3},
 )
 MUON_FP16 = Constraint(
@@ -100,7 +100,6 @@ OPTIMIZER_CONSTRAINTS = of_module(globals())
 
 
 OVERLAP_SINCE = "core_v0.14.0"  # --overlap-moe-expert-parallel-comm
-OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
 OVERLAP = {"overlap_moe_a2a": True, "num_experts": 8, "ep": 2}  # of examples
 
 OVERLAP_RELEASE = Constraint(
@@ -110,10 +109,10 @@ OVERLAP_RELEASE = Constraint(
     about="moe_overlap",
     until="core_v0.13.0",
     unsaid=True,
-    source=OVERLAP_SOURCE,
+    source=CONFIG,
     example=OVERLAP,
 )
-_HIDING = partial(Constraint, about="moe_overlap", since=OVERLAP_SINCE, source=OVERLAP_SOURCE)
+_HIDING = partial(Constraint, about="moe_overlap", since=OVERLAP_SINCE, source=CONFIG)
 OVERLAP_STAGES = _HIDING(
     name="expert overlap without virtual stages",
     predicate=lambda f, p: p.overlap_moe_a2a & (p.pp > 1) & (p.vpp == 1),

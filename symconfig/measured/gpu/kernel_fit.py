@@ -23,6 +23,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.strict import PositiveInt, Strict, validate
 from symconfig.errors import InputError
+from symconfig.format import grouped
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.dims import ONE, Monomial
@@ -168,14 +169,8 @@ class Rig(Strict):
     date: str
 
     def __str__(self) -> str:
-        parts = (
-            self.product,
-            f"driver {self.driver}" if self.driver else "",
-            f"CUDA {self.cuda}" if self.cuda else "",
-            f"torch {self.torch}",
-            self.date,
-        )
-        return ", ".join(part for part in parts if part)
+        driver, cuda = self.driver and f"driver {self.driver}", self.cuda and f"CUDA {self.cuda}"
+        return ", ".join(filter(None, (self.product, driver, cuda, f"torch {self.torch}", self.date)))
 
 
 class KernelTimes(Strict):
@@ -258,8 +253,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
     kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure")
     families = []
-    for family in dict.fromkeys(row.what.family for row in rows):
-        mine = [index for index, row in enumerate(rows) if row.what.family == family]
+    for family, mine in grouped((row.what.family, index) for index, row in enumerate(rows)).items():
         off = [np.exp(log_s[mine] - measured[mine]) - 1 for log_s in (before, fitted.log_s)]
         errors = [(float(np.mean(np.abs(each))), float(each[np.argmax(np.abs(each))])) for each in off]
         families.append(FamilyErrors(family, len(mine), *errors[0], *errors[1]))
@@ -347,9 +341,7 @@ def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
     """Return the constants that these kernels depend on, starting at the cluster's values clipped to BOUNDS; one that
     it lacks starts at its gemm_efficiency. Their uncertainty is that of any GPU.
     """
-    needed: dict[str, None] = {}
-    for row in rows:
-        needed |= dict.fromkeys(needs(row.what))
+    needed = {name for row in rows for name in needs(row.what)}
     stated = constants(kernels)
     start = {name: float(np.asarray(stated.get(name, stated["gemm_efficiency"]))) for name in needed}
     return tuple(

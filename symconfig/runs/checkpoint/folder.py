@@ -160,13 +160,13 @@ _CONSTANTS: dict[str, Plain] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False
 _MEMO = frozenset({"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"})
 _FETCH = frozenset({"BINGET", "LONG_BINGET", "GET"})
 _SILENT = frozenset({"PROTO", "FRAME"})
+_PLAIN = ("UNICODE", "INT", "LONG", "FLOAT")  # words in the names of those with a plain argument
 
 
 def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
-    """Yield (text, plain value) for each text in a pickle that a plain value follows directly, without unpickling.
-
-    A text is itself such a value, and is then no key of the next one; memo instructions between are skipped, integers
-    of 64 bits or more are no values. Ends silently where the data are truncated or no pickle. most: instructions read;
+    """Yield (text, plain value) for each text in a pickle that a plain value follows directly, without unpickling. A
+    text is itself such a value, and is then no key of the next one; memo instructions between are skipped, integers of
+    64 bits or more are no values. Ends silently where the data are truncated or no pickle. most: instructions read;
     None: all.
     """
     key: str | None = None
@@ -195,10 +195,11 @@ class _Other:
 
 
 def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
-    """Yield the plain value of each instruction, or an _Other; memo fetches give the stored value, memo stores give
-    nothing. most: instructions read; None: all. Ends silently at invalid data.
+    """Yield the plain value of each instruction: a constant, text, float or integer, the stored value for a memo fetch;
+    an _Other for others and integers of 64 bits or more, nothing for memo stores. most: instructions read; None: all.
+    Ends silently at invalid data.
     """
-    memo: dict[int, Plain | _Other] = {}
+    memo: dict[object, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of escapes in the pickle's names
@@ -208,59 +209,35 @@ def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
                 if opcode.name in _MEMO:
                     memo[int(argument) if isinstance(argument, int) else len(memo)] = last
                     continue
-                last = _value(opcode.name, argument, memo)
+                fits = isinstance(argument, str | float) or (isinstance(argument, int) and argument.bit_length() < 64)
+                if opcode.name in _CONSTANTS:
+                    last = _CONSTANTS[opcode.name]
+                elif opcode.name in _FETCH:
+                    last = memo.get(argument, _Other())
+                else:
+                    last = argument if fits and any(word in opcode.name for word in _PLAIN) else _Other()
                 yield last
     except (ValueError, IndexError, struct.error):  # cut off, or no pickle
         return
 
 
-def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Plain | _Other:
-    """Return an instruction's plain value (constant, text, float, int, or the memo's for a fetch); an _Other for others
-    and integers of 64 bits or more.
-    """
-    if opcode in _CONSTANTS:
-        return _CONSTANTS[opcode]
-    if opcode in _FETCH:
-        return memo.get(argument, _Other())
-    plain = any(word in opcode for word in ("UNICODE", "INT", "LONG", "FLOAT"))
-    fits = isinstance(argument, str | float) or (isinstance(argument, int) and argument.bit_length() < 64)
-    return argument if plain and fits else _Other()
-
-
-def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the pairs name: value of all levels in a file that torch.save wrote, the first value of a repeated name
-    but the last of one in `last`; what precedes invalid data; {} if it is unreadable, truncated or no zip.
+def archived(file: Path, last: Collection[str] = (), *, start: int = 0, length: int | None = None) -> dict[str, Plain]:
+    """Return the pairs name: value of all levels (see `entries`) of the first data.pkl (its first MAX_BYTES) in a file
+    that torch.save wrote, or in an archive that fills `length` bytes of a file from `start` on (at most MAX_BYTES are
+    read). last: names whose last value counts. {} if it is unreadable, truncated (also by that limit, as the zip's
+    directory is at its end) or no zip.
     """
     try:
-        with file.open("rb") as stream:
-            return _archived(stream, last)
-    except OSError:
-        return {}
-
-
-def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
-    """Return the pairs name: value of all levels (see `entries`) in a torch.save archive that fills `length` bytes (at
-    most MAX_BYTES are read) of a file from `start` on; {} if it is unreadable, truncated (also by that limit, as the
-    zip's directory is at its end) or no zip.
-    """
-    try:
-        with file.open("rb") as stream:
-            stream.seek(start)
-            return _archived(BytesIO(stream.read(min(length, MAX_BYTES))))
-    except (OSError, ValueError):
-        return {}
-
-
-def _archived(stream: IO[bytes], last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the pairs name: value of all levels (see `entries`) of the first data.pkl (its first MAX_BYTES) in a zip;
-    {} if there is none or the zip is broken.
-    """
-    try:
-        with zipfile.ZipFile(stream) as archive:
-            name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
-            if name is None:
-                return {}
-            with archive.open(name) as pickle:
-                return entries(pickle.read(MAX_BYTES), last)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        with file.open("rb") as whole:
+            stream: IO[bytes] = whole
+            if length is not None:
+                whole.seek(start)
+                stream = BytesIO(whole.read(min(length, MAX_BYTES)))
+            with zipfile.ZipFile(stream) as archive:
+                name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
+                if name is None:
+                    return {}
+                with archive.open(name) as pickle:
+                    return entries(pickle.read(MAX_BYTES), last)
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
         return {}

@@ -6,11 +6,11 @@ Names as in runtime/engine.py (_get_zero_ckpt_prefix, _get_ckpt_name) and checkp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint.folder import Checkpoint, Plain, archived_file, demand, numbers, shown, size_bytes
+from symconfig.runs.checkpoint.folder import Checkpoint, archived, demand, numbers, shown, size_bytes
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
 # mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.
@@ -20,16 +20,9 @@ UNIVERSAL, GROUPS = "zero", "optimizer_state.pt"  # ds_to_universal.py writes th
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
 STATED = (
-    "global_steps",
-    "global_samples",
-    "skipped_steps",
-    "zero_stage",
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "step",
-    "sequences",
-)
+    "global_steps", "global_samples", "skipped_steps", "zero_stage", "train_batch_size",
+    "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step", "sequences",
+)  # fmt: skip
 STAGE = "stage"  # of ds_config's zero_optimization
 # What train.py hands to engine.save_checkpoint, which puts it behind all of its own (engine.py, _save_checkpoint).
 CLIENT = ("step", "sequences")
@@ -52,70 +45,49 @@ def read_root(root: Path) -> Checkpoint:
     data = root / tag
     if not tag or Path(tag).is_absolute() or ".." in Path(tag).parts or not data.is_dir():
         there = shown(sorted(path.name for path in root.iterdir() if path.is_dir() and is_tag(path)))
-        raise InputError(
-            f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
-            file=str(pointer),
-            got=there or "no folder with a checkpoint",
-        )
+        what = f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end"
+        raise InputError(what, file=str(pointer), got=there or "no folder with a checkpoint")
     return read_tag(data, root)
 
 
 def read_tag(data: Path, folder: Path) -> Checkpoint:
     """Return the checkpoint of kind "deepspeed", or "universal" with a folder zero/, whose files lie in `data`.
 
-    `folder` is only recorded. since and until are the ds_version in the first file, degrees those in it or
-    else of the file names. Raises InputError without model states, for empty or truncated .pt files, missing ranks, or
-    an unfinished conversion.
+    `folder` is only recorded. since and until are the ds_version in the first file, degrees those in it or else of the
+    file names. iteration: train.py's own `step` if the file has step and sequences, else the engine's global_steps
+    (which also count batches of other sizes, from earlier runs), else the number at the end of the folder's name.
+    Raises InputError without model states, for empty or truncated .pt files, missing ranks, an unfinished conversion.
     """
     names = sorted(path.name for path in data.iterdir())
     universal = (data / UNIVERSAL).is_dir()
     states = [name for name in names if MODEL.fullmatch(name)]
     if not states:
-        raise InputError(
-            "is not whole: it has no model states",
-            file=str(data),
-            got=shown(names) or "nothing",
-            need="mp_rank_00_model_states.pt",
-        )
+        got, need = shown(names) or "nothing", "mp_rank_00_model_states.pt"
+        raise InputError("is not whole: it has no model states", file=str(data), got=got, need=need)
     demand(data, [data / name for name in names if name.endswith(".pt")])
-    says = archived_file(data / states[0], CLIENT)
+    says = archived(data / states[0], CLIENT)
     wrote = version if isinstance(version := says.get("ds_version"), str) else None
+    own, steps = numbers(says, {name: name for name in CLIENT}), says.get("global_steps")
+    named = int(match[1]) if (match := NUMBER.search(data.name)) else None
     checkpoint = Checkpoint(
         kind="universal" if universal else "deepspeed",
         folder=folder,
         data=data,
         size_bytes=size_bytes(data),
-        iteration=_iteration(says, data),
+        iteration=own["step"] if len(own) == 2 else steps if isinstance(steps, int) else named,
         since=wrote,
         until=wrote,
         degrees=numbers(says, DEGREES) or _degrees(names),
         says={name: says[name] for name in STATED if name in says},
     )
     if universal:
-        # Refuse a folder in which ds_to_universal.py did not finish: raise InputError.
         if not (data / UNIVERSAL / GROUPS).is_file():
-            raise InputError(
-                "is not whole: the conversion did not end",
-                file=str(data),
-                got=f"no {UNIVERSAL}/{GROUPS}",
-                hint="convert again",
-            )
+            got = f"no {UNIVERSAL}/{GROUPS}"
+            raise InputError("is not whole: the conversion did not end", file=str(data), got=got, hint="convert again")
         demand(data, [data / UNIVERSAL / GROUPS])
     else:
         _whole(data, names, checkpoint, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
     return checkpoint
-
-
-def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
-    """Return train.py's own `step` if the checkpoint has step and sequences, else the engine's global_steps. Else the
-    number at the end of the folder's name; None without any. The engine's steps also count batches of other sizes, from
-    earlier runs.
-    """
-    own = numbers(says, {"step": "step", "sequences": "sequences"})
-    steps, match = says.get("global_steps"), NUMBER.search(data.name)
-    if len(own) == 2:
-        return own["step"]
-    return steps if isinstance(steps, int) else int(match[1]) if match else None
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 
 from symconfig.errors import InputError
@@ -16,8 +17,7 @@ from symconfig.runs.checkpoint.folder import (
     MAX_BYTES,
     Checkpoint,
     Plain,
-    archived_at,
-    archived_file,
+    archived,
     demand,
     json_object,
     numbers,
@@ -43,29 +43,11 @@ DEGREES = {
     "world": "world_size",
 }
 STATED = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "num_experts",
-    "seq_length",
-    "max_position_embeddings",
-    "padded_vocab_size",
-    "micro_batch_size",
-    "global_batch_size",
-    "train_iters",
-    "lr",
-    "consumed_train_samples",
-    "bf16",
-    "fp16",
-    "use_distributed_optimizer",
-    "ckpt_format",
-    "untie_embeddings_and_output_weights",
-    "swiglu",
-    "position_embedding_type",
-    "mtp_num_layers",
-)
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "num_experts",
+    "seq_length", "max_position_embeddings", "padded_vocab_size", "micro_batch_size", "global_batch_size",
+    "train_iters", "lr", "consumed_train_samples", "bf16", "fp16", "use_distributed_optimizer", "ckpt_format",
+    "untie_embeddings_and_output_weights", "swiglu", "position_embedding_type", "mtp_num_layers",
+)  # fmt: skip
 # Keys of the optimizer's state, and how they say that it is held.
 BUFFERS, GATHERED, SCATTERED = b".gbuf_idx_", b".param_state", b"optimizer.distributed."
 # Main weights: the distributed optimizer's from core_v0.15 on; before, and without it.
@@ -111,25 +93,18 @@ def read_root(root: Path) -> Checkpoint:
     listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
     tracker = root / TRACKER
     if not tracker.is_file():
-        raise InputError(
-            f"there is no {TRACKER}, so Megatron-LM would load nothing and start at random",
-            file=str(root),
-            got=listed,
-            hint=f"write the iteration that is whole, as {there[-1]}, into it",
-        )
+        what = f"there is no {TRACKER}, so Megatron-LM would load nothing and start at random"
+        hint = f"write the iteration that is whole, as {there[-1]}, into it"
+        raise InputError(what, file=str(root), got=listed, hint=hint)
     word = text(tracker).strip()
     if word != "release" and not word.isdigit():
-        raise InputError(
-            "names no iteration", file=str(tracker), got=repr(word[:40]), need="a whole number, or release"
-        )
+        need = "a whole number, or release"
+        raise InputError("names no iteration", file=str(tracker), got=repr(word[:40]), need=need)
     data = root / ("release" if word == "release" else f"iter_{int(word):07d}")
     if not data.is_dir():
-        raise InputError(
-            f"names {data.name}, which is not there: it was deleted, or its saving did not end",
-            file=str(tracker),
-            got=listed,
-            hint=f"write {there[-1]} into it, if that one is whole" if there else None,
-        )
+        what = f"names {data.name}, which is not there: it was deleted, or its saving did not end"
+        advised = f"write {there[-1]} into it, if that one is whole" if there else None
+        raise InputError(what, file=str(tracker), got=listed, hint=advised)
     return read_iteration(data, root)
 
 
@@ -144,8 +119,12 @@ def read_iteration(data: Path, folder: Path) -> Checkpoint:
     else:
         kind, says = _distributed(data)
         degrees = numbers(says, DEGREES)
-    stated = says.get("iteration")
-    since, until = _releases(kind, data)
+    stated, (name, _, optimizer) = says.get("iteration"), kind.partition(":")
+    entry = table().formats[name]
+    span = entry.optimizer.get(optimizer, entry)
+    since, until = span.since, span.until
+    if name == "torch_dist":  # the common state moved among the tensors
+        since, until = (since, until or OUTSIDE_UNTIL) if (data / "common.pt").is_file() else (INSIDE_SINCE, None)
     return Checkpoint(
         kind=kind,
         folder=folder,
@@ -159,34 +138,21 @@ def read_iteration(data: Path, folder: Path) -> Checkpoint:
     )
 
 
-def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
-    """Return (first, last) release that writes this kind, `format` or `format:optimizer`; None for an open bound.
-    torch_dist with common.pt is at most OUTSIDE_UNTIL, without it from INSIDE_SINCE on.
-    """
-    name, _, optimizer = kind.partition(":")
-    entry = table().formats[name]
-    span = entry.optimizer.get(optimizer, entry)
-    if name == "torch_dist":
-        return (span.since, span.until or OUTSIDE_UNTIL) if (data / "common.pt").is_file() else (INSIDE_SINCE, None)
-    return span.since, span.until
-
-
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have
     none, {}. torch_dist gets its optimizer's layout as suffix. Raises InputError for incomplete checkpoints.
     """
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
-    backend = config.get("sharded_backend")
-    common = data / "common.pt"
+    backend, common = config.get("sharded_backend"), data / "common.pt"
     if backend == "zarr":
         _common_there(data, common.is_file())
-        return "zarr", archived_file(common)
+        return "zarr", archived(common)
     content = _index(data, whole=backend is not None or not config)
     if backend != "torch_dist":
         return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
     says = {} if common.is_file() else _common(data, content)
     _common_there(data, common.is_file() or bool(says) or len(content) == MAX_BYTES)
-    says = says or archived_file(common)
+    says = says or archived(common)
     return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
 
 
@@ -196,25 +162,17 @@ def _index(data: Path, whole: bool) -> bytes:
     """
     index = data / ".metadata"
     if not index.is_file() or not whole:
-        raise InputError(
-            "is not whole: its saving did not end",
-            file=str(data),
-            got=_listed(data),
-            need="metadata.json and .metadata, which are written last",
-        )
+        need = "metadata.json and .metadata, which are written last"
+        raise InputError("is not whole: its saving did not end", file=str(data), got=_listed(data), need=need)
     demand(data, [index])
     with index.open("rb") as stream:
         content = stream.read(MAX_BYTES)
     named = sorted(name.decode() for name in set(FILE.findall(content)))
     missing = [name for name in named if not (data / name).is_file()]
     if missing or not named:
-        raise InputError(
-            "is not whole: files that .metadata names are not there"
-            if named
-            else "is not whole: .metadata names no file of tensors",
-            file=str(data),
-            got=f"no {shown(missing)}" if named else _listed(data),
-        )
+        what = "files that .metadata names are not there" if named else ".metadata names no file of tensors"
+        got = f"no {shown(missing)}" if named else _listed(data)
+        raise InputError(f"is not whole: {what}", file=str(data), got=got)
     demand(data, [data / name for name in named])
     return content
 
@@ -222,12 +180,9 @@ def _index(data: Path, whole: bool) -> bytes:
 def _common_there(data: Path, there: bool) -> None:
     """Raise InputError if the common state does not exist (`there` is False), or common.pt exists and is truncated."""
     if not there:
-        raise InputError(
-            "is not whole: the state that all ranks share is missing or cut off",
-            file=str(data),
-            got=_listed(data),
-            need=f"common.pt, or from {INSIDE_SINCE} on {COMMON} among the tensors",
-        )
+        what = "is not whole: the state that all ranks share is missing or cut off"
+        need = f"common.pt, or from {INSIDE_SINCE} on {COMMON} among the tensors"
+        raise InputError(what, file=str(data), got=_listed(data), need=need)
     demand(data, [file for file in (data / "common.pt",) if file.is_file()])
 
 
@@ -257,7 +212,7 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
         if place.get("fqn") == COMMON and {"relative_path", "offset", "length"} <= place.keys():
             file, start, length = (place[name] for name in ("relative_path", "offset", "length"))
             if isinstance(start, int) and isinstance(length, int) and FILE.fullmatch(str(file).encode()):
-                return archived_at(data / str(file), start, length)
+                return archived(data / str(file), start=start, length=length)
     return {}
 
 
@@ -267,25 +222,16 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
     folder or file is missing or truncated.
     """
     ranks = _ranks(data)
-    extents = (
-        [max(column) + 1 for column in zip(*ranks.values(), strict=True)]
-        if len({len(row) for row in ranks.values()}) == 1
-        else []
-    )
-    expected = 1
-    for extent in extents:
-        expected *= extent
+    alike = len({len(row) for row in ranks.values()}) == 1
+    extents = [max(column) + 1 for column in zip(*ranks.values(), strict=True)] if alike else []
+    expected = prod(extents)
     empty = [path.name for path in ranks if not (path / WEIGHTS).is_file()]
     if empty or not extents or len(ranks) != expected:
         got = f"no {WEIGHTS} in {shown(empty)}" if empty else f"{len(ranks)} folders mp_rank_*"
-        raise InputError(
-            "is not whole: files of some ranks are missing",
-            file=str(data),
-            got=got,
-            need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None,
-        )
+        need = f"{expected} folders, one for every rank of tp, pp and ep" if extents else None
+        raise InputError("is not whole: files of some ranks are missing", file=str(data), got=got, need=need)
     demand(data, [file for path in ranks for file in sorted(path.glob("*.pt"))])
-    says = archived_file(next(iter(ranks)) / WEIGHTS)
+    says = archived(next(iter(ranks)) / WEIGHTS)
     degrees = numbers(says, DEGREES)
     return "torch", degrees or {"tp": extents[0], **({"pp": extents[1]} if len(extents) == 3 else {})}, says
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.errors import InputError, nearest
+from symconfig.format import picked
 from symconfig.frameworks.backend import Kind
 from symconfig.frameworks.known import BACKENDS, megatron_optimizer
 from symconfig.frameworks.megatron.releases import between
-from symconfig.plans.configuration import ZERO_STAGES, Configuration, ZeroStage
-from symconfig.plans.plan import Plan, Target
+from symconfig.plans.configuration import DEGREES, ZERO_STAGES, ZeroStage
+from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint.facts import closes, holding
 from symconfig.runs.checkpoint.folder import Checkpoint, Plain
 from symconfig.runs.checkpoint.table import Loadable, Reason, Rule, Step, Verdict, table, worst
@@ -37,10 +38,8 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
     and release that need further options.
     """
     usual = written(plan)
-    entry = table().formats[usual.format]
-    ways = (
-        entry.optimizer if plan.best.configuration.zero_stage > 0 else {}
-    )  # else nothing is shared out among replicas
+    # Without ZeRO nothing is shared out among replicas.
+    ways = table().formats[usual.format].optimizer if plan.best.configuration.zero_stage > 0 else {}
     release = plan.best.target.version
     return Saving(str(usual)), *(
         Saving(str(Kind(usual.format, name)), way.options, way.costs, way.source)
@@ -68,12 +67,9 @@ def named(name: str | None, plan: Plan) -> Kind:
         what = f"is no checkpoint of {target.backend} {target.version}"
         need = f"one of {', '.join(known)}"
         raise InputError(what, field="kind", got=repr(name), need=need, hint=nearest(name, known))
-    usual = (
-        megatron_optimizer(plan.best.configuration.zero_stage, target.version)
-        if table().formats[first].optimizer
-        else ""
-    )
-    return Kind(first, optimizer or usual)
+    if not optimizer and table().formats[first].optimizer:
+        optimizer = megatron_optimizer(plan.best.configuration.zero_stage, target.version)
+    return Kind(first, optimizer)
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
@@ -91,11 +87,10 @@ def kinds(plan: Plan) -> tuple[str, ...]:
 
 
 def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
-    """Return whether and how a run of `new` can load a checkpoint of `old`, by the rules of rules.yaml.
-
-    kind: the checkpoint's; None: the one that the old plan's files write. The worst verdict of all matching rules
-    counts (AS_IS without any); `how` is empty for NO. `otherwise` is the verdict without conversions, its steps only if
-    the verdict needs one. Raises InputError for a kind that the old plan's framework or release does not have.
+    """Return whether and how a run of `new` can load a checkpoint of `old`, by the rules of rules.yaml. kind: the
+    checkpoint's; None: the one that the old plan's files write. The worst verdict of all matching rules counts (AS_IS
+    without any); `how` is empty for NO. `otherwise` is the verdict without conversions, its steps only if the verdict
+    needs one. Raises InputError for a kind that the old plan's framework or release does not have.
     """
     checkpoint = named(kind, old)
     changed = holding(old, new)
@@ -167,15 +162,15 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
 
 ONE_BUCKET = 2**40  # elements: more than any buffer has
 KEPT = ("tp", "pp", "vpp", "ep", "etp")  # and the ZeRO stage: with these pins every rank reads what it wrote
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
-    """Return the steps to load a checkpoint: conversions in the table's order, then the new run's options. form: the
-    checkpoint's format, which conversions change. wanted: names of conversions and options, in any order; those that do
-    not read the present form are left out.
+    """Return the steps to load a checkpoint: conversions in the table's order, then one of each kind (options, command)
+    that starts the new run from where they end, each option once. form: the checkpoint's format, which conversions
+    change. wanted: names of conversions and options, in any order; those that do not read the present form are left
+    out, and options that another wanted one makes useless.
     """
-    steps, place = [], "CHECKPOINT"
+    steps, place, tells = list[Step](), "CHECKPOINT", table().tells
     for name, conversion in table().conversions.items():
         if name in wanted and form in conversion.reads:
             steps += [
@@ -184,14 +179,6 @@ def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step,
                 if between(old.best.target.version, row.since, row.until)
             ]
             form, place = conversion.makes, conversion.at
-    return (*steps, *_new_run(form, place, wanted, old, new))
-
-
-def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Plan) -> Iterator[Step]:
-    """Yield one step per kind (options, command) that starts the new run from `place`; each option appears once. form:
-    the format to load. Options made useless by another wanted one are left out.
-    """
-    tells = table().tells
     options = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
     rows = [
         *filter(None, [table().loads.get(form)]),
@@ -203,7 +190,8 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
         if kind == "options":
             words = (option for line in words for option in re.split(r"\s+(?=--)", line))
         does = "; ".join(_filled(row.does, place, old, new) for row in these)
-        yield Step("new", kind, " ".join(dict.fromkeys(words)), does)
+        steps.append(Step("new", kind, " ".join(dict.fromkeys(words)), does))
+    return tuple(steps)
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
@@ -212,10 +200,9 @@ def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
     """
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     if "<<old.pins>>" in words:
-        values = {name: getattr(old.best.configuration, name) for name in KEPT} | {
-            "zero": old.best.configuration.zero_stage
-        }
-        values |= {"layout": f"'{layout}'"} if (layout := old.best.configuration.pipeline_layout) else {}
+        c = old.best.configuration
+        values = {**picked(c, *KEPT), "zero": c.zero_stage}
+        values |= {"layout": f"'{c.pipeline_layout}'"} if c.pipeline_layout else {}
         words = words.replace("<<old.pins>>", " ".join(f"--pin {name}={value}" for name, value in values.items()))
     for degree in DEGREES:
         words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.configuration, degree)))
@@ -237,20 +224,25 @@ SIZES = (
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
     """Return the plan of the run that saved a checkpoint: `like` with what the folder states. Stated are ZeRO stage,
-    global batch, sequence length, degrees and model sizes. The backend changes if that of `like` cannot save this
-    format, the release if the folder's bounds exclude it or the framework names it in the folder.
+    global batch, sequence length, degrees (vpp is 1 if another pp alone is stated) and model sizes. The backend changes
+    if that of `like` cannot save this format; the release, to the folder's upper or lower bound, if these exclude it or
+    the framework names it in the folder.
     """
     best = like.best
     target = best.target
     if target.backend not in checkpoint.frameworks:
         other = checkpoint.frameworks[0]
         target = replace(target, backend=other, version=BACKENDS[other].releases.of(like.job))
-    stated: dict[str, Any] = _degrees(checkpoint, best.configuration)
+    stated: dict[str, Any] = {name: value for name, value in checkpoint.degrees.items() if name in DEGREES}
+    if "vpp" not in stated and stated.get("pp", best.configuration.pp) != best.configuration.pp:
+        stated["vpp"] = 1
     for name, key in (("global_batch", "global_batch_size"), ("seq_length", "seq_length")):
         if isinstance(value := checkpoint.says.get(key), int):
             stated[name] = value
     configuration = replace(best.configuration, zero_stage=_stage(checkpoint, like), **stated)
-    target = replace(target, version=_release(checkpoint, target))
+    able = between(target.version, checkpoint.since, checkpoint.until)
+    if BACKENDS[target.backend].names_release or not able:
+        target = replace(target, version=checkpoint.until or checkpoint.since or target.version)
     run = replace(best, target=target, configuration=configuration)
     return replace(like, model=_model(checkpoint, like.model), best=run)
 
@@ -287,14 +279,6 @@ def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
     return one.model_copy(update={"num_experts": number})
 
 
-def _degrees(checkpoint: Checkpoint, like: Configuration) -> dict[str, int]:
-    """Return the degrees that the folder states; vpp is 1 if it states another pp alone."""
-    stated = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
-    if stated and "vpp" not in stated and "pp" in stated and stated["pp"] != like.pp:
-        stated["vpp"] = 1
-    return stated
-
-
 def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
     """Return the run's ZeRO stage as the folder states it; fsdp_dtensor has that of `like`, at least 2. Else Megatron's
     use_distributed_optimizer gives 1 or 0; without it the stage of `like`.
@@ -308,10 +292,3 @@ def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
     if sharded is True:
         return 1
     return 0 if sharded is False else stage
-
-
-def _release(checkpoint: Checkpoint, like: Target) -> str:
-    """Return the release of `like` if it can have written the checkpoint, else the folder's upper or lower bound."""
-    if not BACKENDS[like.backend].names_release and between(like.version, checkpoint.since, checkpoint.until):
-        return like.version
-    return checkpoint.until or checkpoint.since or like.version

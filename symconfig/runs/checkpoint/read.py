@@ -42,9 +42,8 @@ def read_model(folder: Path) -> Checkpoint:
     else:
         named = [name for name in WHOLE if (folder / name).is_file()][:1]  # the first that is there is the one read
         if not named:
-            raise InputError(
-                "has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE))
-            )
+            need = " or ".join((*INDEXES, *WHOLE))
+            raise InputError("has no weights", file=str(folder), got=f"{CONFIG} alone", need=need)
     demand(folder, [folder / name for name in named])
     return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_stated(config, STATED))
 

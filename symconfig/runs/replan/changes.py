@@ -21,9 +21,8 @@ from symconfig.runs.checkpoint.table import Loadable, Verdict
 from symconfig.solve.candidate import described
 from symconfig.solve.extras import switched_on
 from symconfig.solve.interval import MEMORY_RISK
-from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect, Setup, effective
+from symconfig.solve.prospect import Setup, effective
 from symconfig.solve.run import request
 from symconfig.solve.space import Request, device_budget
 from symconfig.solve.stages import ROUNDING
@@ -78,10 +77,8 @@ class Judgement:
 
 def carried(candidate: Candidate, plan: Plan) -> Setup:
     """Return the configuration of a candidate with the GPUs, batch, sequence length, framework, version and packing of
-    `plan`.
-
-    Precision is the candidate's if the job's is auto, else the plan's. dp becomes the GPUs over tp x pp x cp (rounded
-    down, at least 1); ep and etp become 1 without experts; unknown recompute modules and an unsupported
+    `plan`. Precision is the candidate's if the job's is auto, else the plan's. dp becomes the GPUs over tp x pp x cp
+    (rounded down, at least 1); ep and etp become 1 without experts; unknown recompute modules and an unsupported
     fp8_param_gather are dropped.
     """
     job = plan.job
@@ -125,8 +122,12 @@ def judged(plan: Plan, c: Setup) -> Judgement:
     except InputError as error:
         return Judgement(str(error.problems[0]).rstrip("."))
     point = replace(point, request=wanted, configuration=effective(point.configuration, wanted))
-    if refused := _refused(point):
-        return Judgement(refused)
+    # Constraints of experimental options do not count, because a pin may enable them.
+    young = {option.name for option in BACKENDS[plan.job.backend].options}
+    limits, at = wanted.limits, point.configuration
+    more = (one for one in failing(limits.table, limits.fixed, at) if one.name not in young)
+    if (failed := next(iter((*point.refused(), *more)), None)) is not None:
+        return Judgement(failed.sentence_at(limits.fixed, at))
     kept = replace(described(point, plan.cluster, plan.job), target=plan.best.target)
     if unwritten := target_of(plan.model, plan.job).refusals(replace(plan, best=kept)):
         return Judgement(str(unwritten[0]).rstrip("."))
@@ -144,7 +145,7 @@ def judged(plan: Plan, c: Setup) -> Judgement:
 def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
     """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
     options of a configuration on."""
-    plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
+    plain = request(plan.model, plan.cluster, plan.job.model_copy(update={"pins": {}}), precision)
     return switched_on(plain, options, plan.cluster.gpu.architecture)
 
 
@@ -163,16 +164,6 @@ def _unknown(request: Request, c: Setup) -> str:
         wanted = "with" if not c.sequence_parallel else "without"
         return f"{name} has tensor parallelism only {wanted} sequence parallelism"
     return ""
-
-
-def _refused(prospect: Prospect) -> str:
-    """Return the sentence of the first constraint that the layout or its options violate; "" if none. Constraints of
-    experimental options are not counted, because a pin may enable them.
-    """
-    limits, point = prospect.request.limits, prospect.configuration
-    young = {option.name for option in BACKENDS[prospect.request.job.backend].options}
-    more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)
-    return next((one.sentence_at(limits.fixed, point) for one in (*prospect.refused(), *more)), "")
 
 
 @dataclass(frozen=True, slots=True)

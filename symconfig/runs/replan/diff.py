@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS, usual_backend
@@ -20,11 +19,10 @@ _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single 
 
 
 def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of the new job as plain data: those of `wishes`, the others as in the old job.
-
-    Mappings of pins, limits, training, lora and images are merged. released: old pins that are dropped unless wished
-    for. Defaults that followed from a replaced model, target or cluster are dropped, so that they are resolved again;
-    `gpus` becomes "auto" if the old job searched for the fewest.
+    """Return the fields of the new job as plain data: those of `wishes`, the others as in the old job. Mappings of
+    pins, limits, training, lora and images are merged. released: old pins that are dropped unless wished for. Defaults
+    that followed from a replaced model, target or cluster are dropped, so that they are resolved again; `gpus` becomes
+    "auto" if the old job searched for the fewest.
     """
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _resolved(old, wishes):
@@ -45,10 +43,8 @@ def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) 
 
 
 def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old training as plain data, so that derived values can be derived again.
-
-    With another model or task all derived values are left out; else all stay, and those wished for are no longer in
-    `derived`.
+    """Return the old training as plain data, so that derived values can be derived again. With another model or task
+    all derived values are left out; else all stay, and those wished for are no longer in `derived`.
     """
     data = old.job.training.model_dump(mode="json", exclude_none=True)
     derived, given = data.pop("derived"), wishes.get("training")
@@ -108,12 +104,6 @@ def _stated(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {name: _stated(item) for name, item in value.items() if not (name == "source" and "value" in value)}
-
-
-def training(job: Job) -> dict[str, Any]:
-    """Return the training schedule as plain data, without the list of derived fields."""
-    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
-    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +170,11 @@ def diff(before: Plan, after: Plan) -> Diff:
     """
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
+    plain = (each.job.training.model_dump(mode="json", by_alias=True, exclude={"derived"}) for each in (before, after))
     sums = ({name: value for name, value in each.items() if isinstance(value, int | float)} for each in predicted)
     sections = {
         "inputs": differences(inputs(before), inputs(after)),
-        "training": differences(training(before.job), training(after.job)),
+        "training": differences(*plain),
         **{name: differences(one[name], other[name]) for name in ("parallel", "batch", "options")},
         "stages": tuple(_stages(before, after)),
         "predicted": differences(*sums),

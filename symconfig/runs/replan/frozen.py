@@ -86,7 +86,6 @@ def replaced(folder: Path, files: Files) -> list[str]:
 
 def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Iterator[Finding]:
     """Yield a finding for each file of the manifest that is missing, edited or stale, and for files that are new now.
-
     now: files that would be written, by path; {}: unknown, then staleness is not checked. A file whose text is what
     would be written now is no finding, even if it was edited, unless it lost its executable bit. Raises InputError for
     an unreadable file.

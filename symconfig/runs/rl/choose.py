@@ -21,7 +21,7 @@ from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.layouts import Division, Question, divisions, layouts, preferred, undivided, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
-from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.phases import Layout
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
 from symconfig.solve.choice import TIE, complexity, unusual
@@ -39,11 +39,10 @@ Tried = tuple[Plan, Trained, list[Layout]]
 
 
 def answer(question: Question, top: int) -> Plan:
-    """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs.
-
-    The best plan is `_plainest`. Alternatives are candidates for the same job with the same memory risk class, the
-    shortest step first. Divisions of the GPUs for which nothing fits are skipped. Raises InputError if the job's GPUs
-    or lengths do not suit the section, the first InfeasibleError if no layout fits at all.
+    """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs. The best
+    plan is `_plainest`. Alternatives are candidates for the same job with the same memory risk class, the shortest step
+    first. Divisions of the GPUs for which nothing fits are skipped. Raises InputError if the job's GPUs or lengths do
+    not suit the section, the first InfeasibleError if no layout fits at all.
     """
     _check(question)
     tried: list[Tried] = []
@@ -82,7 +81,7 @@ def _score(question: Question, tried: Tried) -> tuple[bool, float]:
     """
     _, actor, (layout, *_) = tried
     unsure, step_s = question.rank(layout)
-    trained = step_s if layout.alone else step_s - layout.generation.seconds
+    trained = step_s if layout.alone else step_s - layout.generation_s
     return unsure, step_s + trained * (float(premium(len(unusual(actor.prospect)))) - 1)
 
 
@@ -247,10 +246,9 @@ def _critic(
     actor: Candidate,
     solved: dict[tuple[str, ...], Trained | InfeasibleError],
 ) -> Trained | InfeasibleError | None:
-    """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit.
-
-    job: the update's, with the memory margin that remains; fill: share of micro-batches' tokens that are real; gpus: of
-    the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
+    """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit. job:
+    the update's, with the memory margin that remains; fill: share of micro-batches' tokens that are real; gpus: of the
+    critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None
@@ -328,7 +326,7 @@ def planned(layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it: engine, phases, bytes, step and its interval. tokens_per_gpu is the
     job's, else the actor's micro-batch over cp.
     """
-    candidate, rl, generation = layout.actor.candidate, layout.rl, layout.generation
+    candidate, rl = layout.actor.candidate, layout.rl
     batch = layout.actor.as_written.configuration
     critic = layout.critic.candidate.configuration if layout.critic else None
     if critic is not None:  # plan.json has no batch of its own for it
@@ -341,14 +339,14 @@ def planned(layout: Layout) -> PlannedRl:
         reward=None if layout.rewards is None else layout.rewards.planned,
         rollout_gpus=served,
         memory_share=layout.replica.share,
-        at_once=generation.at_once,
+        at_once=layout.replica.at_once(rl),
         at_longest=layout.replica.at_once(rl, float(rl.longest)),
         tokens_per_gpu=rl.tokens_per_gpu or batch.micro * batch.seq_length // candidate.configuration.cp,
-        away=AWAY[layout.away],
+        away=layout.away,
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
         interval=_interval(layout),
-        generated_per_s_per_gpu=rl.generated * rl.response_length.mean / generation.seconds / served,
+        generated_per_s_per_gpu=rl.generated * rl.response_length.mean / layout.generation_s / served,
         phases=tuple(
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
             for phase in layout.phases
@@ -361,7 +359,7 @@ def _interval(layout: Layout) -> tuple[float, float]:
     """Return the 90 % interval of a layout's step in seconds. It scales training by the actor's interval, and
     generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs of its own the longer counts.
     """
-    predicted, generated_s = layout.actor.candidate.predicted, layout.generation.seconds
+    predicted, generated_s = layout.actor.candidate.predicted, layout.generation_s
     trained_s = layout.step_s if layout.alone else layout.step_s - generated_s
 
     def end(step_s: float, of_engine: float) -> float:

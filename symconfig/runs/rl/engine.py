@@ -111,10 +111,15 @@ class Engine:
         return self.prefilling_s(tokens, length) + STEP_S * tokens / self._at_once(tokens)
 
     def prefilling_s(self, tokens: float, length: float) -> float:
-        """Return the GPU seconds to prefill `tokens` prompt tokens in prompts of `length` tokens."""
-        at_once = self._at_once(tokens)
+        """Return the GPU seconds to prefill `tokens` prompt tokens in prompts of `length` tokens, with attention scores
+        and values over half of a causal prompt in the mean; layers with a window see at most that.
+        """
+        at_once, model = self._at_once(tokens), self.model
+        window = min(length / 2, model.sliding_window or np.inf)
+        keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)
+        flops = 2.0 * model.num_attention_heads * (model.head_dim + (model.v_head_dim or model.head_dim)) * keys
         step = self._layers_s(np.array([at_once])) + self._words_s(np.array([at_once / length]))
-        scored = tokens / self.gpus * scored_flops(self.model, length) / float(self.machine.attention_flops)
+        scored = tokens / self.gpus * flops / float(self.machine.attention_flops)
         return tokens / at_once * float(step[0]) + scored
 
     def _at_once(self, tokens: float) -> float:
@@ -225,17 +230,9 @@ class Replica:
         return self.engine.dp * max(1, min(rl.rollout.max_num_seqs, int(room)))
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """seconds: of a step's generation. at_once: sequences that a replica decodes at the same time, at most."""
-
-    seconds: float
-    at_once: int
-
-
-def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
-    """Return a step's generation on `replicas` replicas; None if the engine has no room for weights and the longest
-    sequence. Its seconds are those to prefill the prompts, each once, and to decode all responses; with a stated
+def generation_s(replica: Replica, rl: Rl, replicas: int) -> float | None:
+    """Return the seconds of a step's generation on `replicas` replicas; None if the engine has no room for weights and
+    the longest sequence. They are those to prefill the prompts, each once, and to decode all responses; with a stated
     `tokens_per_s_per_gpu` the response tokens over that rate.
     """
     at_once, engine = replica.at_once(rl), replica.engine
@@ -244,11 +241,10 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
     own = max(1, round(rl.generated / replicas))
     if rl.rollout.tokens_per_s_per_gpu is not None:
         generated = rl.generated * rl.response_length.mean
-        stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
-        return Generation(stated, at_once)
+        return generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
     prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean, rl.prompt_length.mean)
     steps, active, context = _passed(rl, own, min(at_once, own))
-    return Generation(prefill + float((steps * engine.decode_s(active, context)).sum()), at_once)
+    return prefill + float((steps * engine.decode_s(active, context)).sum())
 
 
 @lru_cache(maxsize=256)
@@ -286,23 +282,17 @@ def _mixed(groups: int, count: int) -> list[int]:
 
 def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
     """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep at
-    most that.
+    most that, and MLA's latent is not divided by tp.
     """
     own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
     whole, windowed = own.count(False), own.count(True)
-    seen = whole * tokens + windowed * (
-        tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
-    )
-    result: Array = seen * ELEMENT_BYTES * _channels(model, tp)
-    return result
-
-
-def _channels(model: ModelDescriptor, tp: int) -> float:
-    """Return the elements that one layer caches of a token per GPU; MLA's latent is not divided by tp."""
+    inside = tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
+    seen = whole * tokens + windowed * inside
+    channels = max(1.0, model.num_key_value_heads / tp) * (model.head_dim + (model.v_head_dim or model.head_dim))
     if model.attention is Attention.MLA and model.latent is not None:
-        return float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
-    heads = max(1.0, model.num_key_value_heads / tp)
-    return heads * (model.head_dim + (model.v_head_dim or model.head_dim))
+        channels = float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
+    result: Array = seen * ELEMENT_BYTES * channels
+    return result
 
 
 @lru_cache(maxsize=64)
@@ -322,12 +312,3 @@ def moved(model: ModelDescriptor) -> tuple[float, float]:
             whole += (experts.num_experts_per_tok + 1) * model.hidden_size  # experts' results, and their sum
         cut += (3 if model.gated_mlp else 2) * inner
     return whole, cut
-
-
-def scored_flops(model: ModelDescriptor, length: float) -> float:
-    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal prompt
-    of `length`; layers with a window see at most that.
-    """
-    window = min(length / 2, model.sliding_window or np.inf)
-    keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)
-    return 2.0 * model.num_attention_heads * (model.head_dim + (model.v_head_dim or model.head_dim)) * keys

@@ -19,10 +19,10 @@ from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedReward, surprised
 from symconfig.render.learning import Learns
-from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
-from symconfig.runs.rl.phases import AWAY, GAPS, Away, Layout, Phase
+from symconfig.runs.rl.engine import Engine, Replica, generation_s
+from symconfig.runs.rl.phases import GAPS, Layout, Phase
 from symconfig.runs.rl.reward import rewards
-from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.trained import STATES, WEIGHTS, Trained
 from symconfig.solve.interval import surprise
 
 # Assumed: of a generation, by which a replica of more GPUs must be ahead, since what tensor parallelism costs a step of
@@ -35,7 +35,7 @@ _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 # Of a generation: shares that differ by less are alike, since measured decoding is within 6 % of the prediction.
 _ALIKE = 0.05
 # The optimizer's state is larger than the weights and wanted less: weights do not go without it.
-_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
+_WEIGHED_AWAY: tuple[tuple[str, ...], ...] = ((), (STATES,), (WEIGHTS, STATES))
 
 
 ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
@@ -68,8 +68,9 @@ class Question:
         return surprise(self.model, self.cluster, self.job.limits.memory_risk)
 
     def is_sure(self, layout: Layout) -> bool:
-        """Return whether a layout meets the job's risk of running out of memory."""
-        return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+        """Return whether a layout's phases on training GPUs meet the job's risk of running out of memory."""
+        memory = self.cluster.gpu.memory_bytes.value
+        return all(surprised(phase.holds, self._ratio) <= memory for phase in layout.on_trained)
 
     def has_room(self, phases: Iterable[Phase]) -> bool:
         """Return whether all phases fit into the usable bytes and meet the job's risk of running out of memory."""
@@ -91,14 +92,14 @@ class Question:
         return not self.is_sure(layout), layout.step_s
 
     @cached_property
-    def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
+    def _made(self) -> dict[tuple[int, int, float, int], float | None]:
         return {}
 
-    def generation(self, replica: Replica, replicas: int) -> Generation | None:
-        """Return a step's generation on these replicas, cached; None if the engine has no room."""
+    def generation_s(self, replica: Replica, replicas: int) -> float | None:
+        """Return the seconds of a step's generation on these replicas, cached; None if the engine has no room."""
         key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
         if key not in self._made:
-            self._made[key] = generate(replica, self.rl, replicas)
+            self._made[key] = generation_s(replica, self.rl, replicas)
         return self._made[key]
 
 
@@ -131,9 +132,8 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
 
 def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
     """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else each number of
-    `quarters` of `gpus`: (1, 2) for a quarter and a half.
-
-    These are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
+    `quarters` of `gpus`: (1, 2) for a quarter and a half. These are rounded down to whole nodes if `gpus` exceeds a
+    node (at least one node, else at least one GPU).
     """
     if stated is not None:
         return [stated]
@@ -160,9 +160,9 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
     """Yield the layouts around an actor: each engine with each kind of host offload that the target supports; whether
     they fit is not checked.
 
-    critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no offload. Yields nothing
-    if the reward model has no room; an engine without room is skipped, and slow engines with several data-parallel
-    ranks (`_sure_of`).
+    critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no offload. Nothing is
+    yielded if the reward model has no room. An engine without room is skipped, and so is one with several data-parallel
+    ranks unless its generation takes less than 80 % (1 - _UNSURE) of the fastest with one.
     """
     rl, alone, learns = question.rl, on.rollout > 0, question.learns
     served = on.rollout or on.trained
@@ -183,7 +183,7 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         critic=critic,
         replica=Replica(engines[0], 0.0),
         replicas=1,
-        away=Away.NOTHING,
+        away=(),
         reference=learns.reference,
         alone=alone,
         rewards=rewarding,
@@ -193,13 +193,16 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         reference_read=read,
         read_alike=learns.critic == "apart",
     )
-    every = []
-    for way in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
+    made = []
+    for way in ((),) if alone else (way for way in _WEIGHED_AWAY if way in learns.away):
         own = with_reads(question, replace(start, away=way))  # the same micro-batches for all engines
         for each in engines:
             empty = Replica(each, 0.0, rl.rollout.static_share)
-            every.append(_shared(question, replace(own, replica=empty, replicas=served // each.gpus)))
-    yield from _sure_of(filter(None, every))
+            made.append(_shared(question, replace(own, replica=empty, replicas=served // each.gpus)))
+    every = [each for each in made if each is not None]
+    plain = [each.generation_s for each in every if each.replica.engine.dp == 1]
+    most = (1 - _UNSURE) * min(plain) if plain else inf
+    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation_s < most)
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
@@ -221,16 +224,6 @@ def unserved(question: Question, served: Collection[int]) -> Problem | None:
     return Problem("does not divide the GPUs that generate", field=f"rl.rollout.{list(stated)[-1]}", got=got, need=need)
 
 
-def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield the layouts whose engine has one data-parallel rank, and others only if their generation takes less than 80
-    % (1 - _UNSURE) of the fastest of these; all if there are none.
-    """
-    every = list(layouts)
-    plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
-    most = (1 - _UNSURE) * min(plain) if plain else inf
-    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
-
-
 def preferred(every: Sequence[Layout]) -> list[Layout]:
     """Return the layouts with the preferred one moved to the front; [] for none. every: by rising step time. Preferred
     is the first with the fewest GPUs per replica, of those whose step exceeds the shortest by at most _WIDER (10 %) of
@@ -238,25 +231,30 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
     """
     if not every:
         return []
-    limit = every[0].step_s + _WIDER * every[0].generation.seconds
+    limit = every[0].step_s + _WIDER * every[0].generation_s
     first = min((each for each in every if each.step_s <= limit), key=lambda each: each.replica.engine.gpus)
     return [first, *(each for each in every if each is not first)]
 
 
 def _shared(question: Question, empty: Layout) -> Layout | None:
-    """Return the layout with its engine at the stated memory share, or at the largest share whose generation is within
-    5 % (_ALIKE) of the fastest. None without room. empty: the layout at share 0, without generation.
+    """Return the layout with its engine at the stated memory share, or at the largest one, of twentieths from 0.9 down
+    that fit beside what stays on the GPU, whose generation is within 5 % (_ALIKE) of the fastest. None without room.
+    empty: the layout at share 0, without generation.
     """
-    stated = question.rl.rollout.memory_share
-    shares = [stated] if stated is not None else _shares(question, empty)
-    sized = (replace(empty.replica, share=share) for share in shares)
-    every = ((replica, question.generation(replica, empty.replicas)) for replica in sized)
-    able = [(replica, generation) for replica, generation in every if generation is not None]
+    stated, most = question.rl.rollout.memory_share, round(_MOST_SHARE * _SHARES)
+    shares = [stated] if stated is not None else [step / _SHARES for step in range(most, 0, -1)]
+    room = question.room_bytes(empty) if stated is None else inf
+    able = [
+        (replica, taken_s)
+        for replica in (replace(empty.replica, share=share) for share in shares)
+        if replica.most_bytes <= room
+        if (taken_s := question.generation_s(replica, empty.replicas)) is not None
+    ]
     if not able:
         return None
-    shortest = min(generation.seconds for _, generation in able)
-    replica, generation = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-    return replace(empty, replica=replica, generation=generation)
+    longest_s = (1 + _ALIKE) * min(taken_s for _, taken_s in able)
+    replica, taken_s = next(each for each in able if each[1] <= longest_s)
+    return replace(empty, replica=replica, generation_s=taken_s)
 
 
 def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
@@ -265,7 +263,7 @@ def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
     it, ranks that make a replica of 1, 2 or 4 nodes.
     """
     rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
-    powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
+    powers = [2**power for power in range(node.bit_length())]
     several = (rollout.engine or "") in question.learns.ranks_of_data
     wide = [node * times for times in _NODES] if model.experts is not None and several else []
     for tp in [rollout.tp] if rollout.tp is not None else powers:
@@ -275,13 +273,6 @@ def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
             stated = rollout.tp is not None or model.num_attention_heads % tp == 0
             if stated and gpus % (tp * dp) == 0 and experts % (tp * dp) == 0:
                 yield tp, dp
-
-
-def _shares(question: Question, empty: Layout) -> Iterator[float]:
-    """Yield the engine's memory shares that fit beside what stays on the GPU, in descending steps of 1/20 from 0.9."""
-    room = question.room_bytes(empty)
-    shares = (step / _SHARES for step in range(round(_MOST_SHARE * _SHARES), 0, -1))
-    yield from (share for share in shares if replace(empty.replica, share=share).most_bytes <= room)
 
 
 def as_trained(question: Question, actor: Trained) -> Read:

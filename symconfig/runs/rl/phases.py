@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +17,10 @@ from symconfig.cost.formulas import ring
 from symconfig.descriptor.tuning import Rl
 from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.model import parameters
-from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised
-from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
+from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace
+from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Replica
 from symconfig.runs.rl.reward import Rewards
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import GRADIENTS, MODEL_STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
 BUCKET_BYTES = 2048.0 * MIB  # of weights on their way to the engine (verl: update_weights_bucket_megabytes)
@@ -29,24 +28,6 @@ BUCKET_BYTES = 2048.0 * MIB  # of weights on their way to the engine (verl: upda
 # leaves gaps: 15 % on average over training workloads (GMLake, arXiv:2401.08156, section 5.2).
 GAPS = 0.15
 _WEIGHT_BYTES = 2.0
-
-
-class Away(StrEnum):
-    """The parts of the trained models that are offloaded to host memory when unused."""
-
-    NOTHING = "nothing"
-    STATES = "optimizer state"
-    HELD = "weights"
-    ALL = "weights and optimizer state"
-
-
-# What of each is copied to the host. Gradients are freed with the weights (verl, utils/megatron_utils.py).
-AWAY: Mapping[Away, tuple[str, ...]] = {
-    Away.NOTHING: (),
-    Away.STATES: (STATES,),
-    Away.HELD: (WEIGHTS,),
-    Away.ALL: (WEIGHTS, STATES),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +59,7 @@ def to_engine_s(actor: Trained) -> float:
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.prospect.machine)[0])
 
 
-def at_rest(each: Trained, away: Away) -> dict[str, float]:
-    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read; gradients are gone
-    if weights are offloaded or the framework frees them."""
-    gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] or each.frees_gradients else ()))
-    return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
-
-
-NOTHING_GENERATED = Generation(0.0, 0)
+REFERENCE, VALUES = "reference", "values"  # phases, beside READING
 _GENERATING = ("generation", "rewards beside generation")  # pools whose phases overlap
 
 
@@ -95,9 +69,9 @@ class Layout:
 
     alone: the engine has GPUs of its own. read, reference_read: micro-batches in which actor and reference compute
     log-probabilities; read_alike: the critic uses the same. reference: where its weights are when unused. apart: roles
-    ("critic", "reference") with GPUs of their own. away: parts kept in host memory when unused. sleeps: a colocated
-    engine frees its memory during training. waits: an engine on its own GPUs does not overlap with training.
-    sleep_level: 1 keeps its weights on the host.
+    ("critic", "reference") with GPUs of their own. away: parts of the trained models (WEIGHTS, STATES) that are in host
+    memory when unused. sleeps: a colocated engine frees its memory during training. waits: an engine on its own GPUs
+    does not overlap with training. sleep_level: 1 keeps its weights on the host.
     """
 
     rl: Rl
@@ -105,11 +79,11 @@ class Layout:
     critic: Trained | None
     replica: Replica
     replicas: int
-    away: Away
+    away: tuple[str, ...]
     alone: bool
     read: Read
     reference_read: Read
-    generation: Generation = NOTHING_GENERATED
+    generation_s: float = 0.0
     read_alike: bool = False
     reference: ReferencePlace = "offloaded"
     apart: frozenset[str] = frozenset()
@@ -120,7 +94,7 @@ class Layout:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Return the step's phases in order: generation, weight transfer, rewards, reads, updates, host copies."""
+        """Return the phases of `_phases`, cached."""
         return tuple(self._phases())
 
     @property
@@ -146,19 +120,27 @@ class Layout:
     @property
     def trained_bytes(self) -> float:
         """Return the bytes of the fullest phase on the training GPUs."""
-        return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
+        return max(phase.bytes for phase in self.on_trained)
 
-    def is_sure(self, ratio: float | None, memory_bytes: float) -> bool:
-        """Return whether all phases on training GPUs fit into `memory_bytes` with predicted parts `ratio` times as
-        large (`surprised`)."""
-        return all(surprised(phase.holds, ratio) <= memory_bytes for phase in self.phases[self.alone :])
+    @property
+    def on_trained(self) -> tuple[Phase, ...]:
+        """Return the phases on training GPUs: all, but for generation by an engine on GPUs of its own."""
+        return self.phases[self.alone :]
+
+    @property
+    def reads(self) -> tuple[Phase, ...]:
+        """Return the phases that compute log-probabilities: the actor's, the reference's if there is one, and with
+        `read_alike` the critic's values.
+        """
+        names = (READING, REFERENCE, *((VALUES,) if self.read_alike else ()))
+        return tuple(phase for phase in self.phases if phase.name in names)
 
     @property
     def host_bytes(self) -> float:
         """Return the bytes of host memory per GPU: offloaded parts of actor and critic, the sleeping engine's and
         reward model's weights. Plus the reference's weights if it has a copy that is not resident on the actor's GPUs.
         """
-        states = sum(each.memory[name] for each in self.trained for name in AWAY[self.away])
+        states = sum(each.memory[name] for each in self.trained for name in self.away)
         states += sum(each.candidate.predicted.host_bytes for each in self.trained)
         states += self._kept_bytes + (0.0 if self.rewards is None else self.rewards.asleep_bytes)
         return states + (self.actor.memory[WEIGHTS] if self._copied and not self._rests else 0.0)
@@ -181,14 +163,15 @@ class Layout:
         return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
-        """Yield the phases in order: generation, weights to the engine, rewards, the actor's log-probabilities, the
-        reference's, values and updates of the critic, updates of the actor, copies to the host and back. Those of a
-        reference, critic or reward model only with one, host copies only if they take time.
+        """Yield the phases in order: generation, weights to the engine, rewards, the actor's log-probabilities (with
+        the entropy, which verl reports whatever the loss is), the reference's, values and updates of the critic,
+        updates of the actor, copies to the host and back. Those of a reference, critic or reward model only with one,
+        host copies only if they take time.
         """
-        rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
+        actor, critic, read, steps = self.actor, self.critic, self.read, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
         held = awake if self.alone else self._resting(awake)
-        yield Phase("generation", self.generation.seconds, held, "generation")
+        yield Phase("generation", self.generation_s, held, "generation")
         moving = {
             "engine's weights": self.replica.engine.weights_bytes * (self.sleeps and not self.alone),
             "weights on their way": BUCKET_BYTES,
@@ -196,42 +179,25 @@ class Layout:
         }
         yield Phase("weights to the engine", to_engine_s(actor), self._resting(moving, but=(WEIGHTS,)))
         yield from self._rewarding()
-        # verl reports the entropy, whatever the loss is.
-        yield self._log_probabilities()
-        if rl.reference:
+        reader = actor.reading(read.room)
+        held = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS]} | self._passing(reader, entropy=True)
+        seconds = reader.passes_s(read.passes, read.fill)
+        yield Phase(READING, seconds, self._resting(held, but=(WEIGHTS,)), tokens=reader.tokens_per_gpu)
+        if self.rl.reference:
             yield self._of_reference()
         if critic is not None:
-            pool = self._pool("critic")
-            yield self._of_values(critic, pool)
+            pool, reader, seconds = self._pool("critic"), critic, critic.forward_s(self.rl.updates)
+            if self.read_alike:  # in the micro-batches of the actor's log-probabilities, else of its own updates
+                reader = critic.reading(read.room)
+                seconds = reader.passes_s(read.passes, read.fill)
+            held = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS]} | self._passing(reader)
+            yield Phase(VALUES, seconds, self._resting(held, pool=pool), pool, reader.tokens_per_gpu)
             yield from self._updates(critic, steps, "critic's", pool)
-        yield from self._updates(actor, steps, "actor's", but=(WEIGHTS, GRADIENTS, STATES))
+        yield from self._updates(actor, steps, "actor's", but=MODEL_STATES)
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
-        copied = (sum(each.memory[name] for name in AWAY[self.away]) / each.host_bytes_per_s for each in self.trained)
+        copied = (sum(each.memory[name] for name in self.away) / each.host_bytes_per_s for each in self.trained)
         if moved := 2 * sum(copied) + slept:
             yield Phase("to the host and back", moved, self._resting({}))
-
-    @property
-    def reads(self) -> tuple[Phase, ...]:
-        """Return the phases that compute log-probabilities: the actor's, the reference's if there is one, and with
-        `read_alike` the critic's values.
-        """
-        every = [self._log_probabilities()]
-        if self.rl.reference:
-            every.append(self._of_reference())
-        if self.critic is not None and self.read_alike:
-            every.append(self._of_values(self.critic, self._pool("critic")))
-        return tuple(every)
-
-    def _log_probabilities(self) -> Phase:
-        """Return the phase in which the actor computes log-probabilities, and entropy whatever the loss is, in the
-        micro-batches `read`; other models rest.
-        """
-        actor, read = self.actor, self.read
-        reader = actor.reading(read.room)
-        # verl reports the entropy, whatever the loss is.
-        passing = self._passing(reader, entropy=True)
-        held = self._resting({f"actor's {WEIGHTS}": actor.memory[WEIGHTS]} | passing, but=(WEIGHTS,))
-        return Phase(READING, reader.passes_s(read.passes, read.fill), held, tokens=reader.tokens_per_gpu)
 
     def _of_reference(self) -> Phase:
         """Return the phase in which the reference computes log-probabilities; a copy that is not resident comes from
@@ -248,18 +214,7 @@ class Layout:
         streamed_s = copied_s if self.reference == "streamed" else 0.0
         held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=pool)
         seconds = reader.passes_s(read.passes, read.fill, streamed_s) + copied_s - streamed_s
-        return Phase("reference", seconds, held, pool, reader.tokens_per_gpu)
-
-    def _of_values(self, critic: Trained, pool: str) -> Phase:
-        """Return the phase in which the critic computes values; pool: the role whose GPUs it uses, "" for the actor's.
-        Micro-batches are those of the actor's log-probabilities with `read_alike`, else those of its own updates.
-        """
-        read, reader, seconds = self.read, critic, critic.forward_s(self.rl.updates)
-        if self.read_alike:
-            reader = critic.reading(read.room)
-            seconds = reader.passes_s(read.passes, read.fill)
-        values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS]} | self._passing(reader)
-        return Phase("values", seconds, self._resting(values, pool=pool), pool, reader.tokens_per_gpu)
+        return Phase(REFERENCE, seconds, held, pool, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[Phase]:
         """Yield the reward model's phase; nothing without a reward model. On GPUs of its own it forms a pool if it
@@ -295,18 +250,25 @@ class Layout:
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
         """Return `held` with the bytes of all that stays on a pool's GPUs in every phase; entries of 0 are dropped.
-
         Added are the model states of the pool's own models, on the actor's GPUs ("") the reference and reward model,
         and libraries; an engine that shares the GPUs, asleep or awake. but: parts of the actor not to be added, because
         `held` has them.
         """
-        result = dict(held) if pool else {**held, **self._frozen()}
+        result = dict(held)
+        if not pool and self._rests:
+            result["reference"] = self.actor.memory[WEIGHTS]
+        if not pool and self.rewards is not None and not self.rewards.own:
+            result |= self.rewards.rests
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
         for name, each, own in owners:
-            rests = {} if each is None or own != pool else at_rest(each, self.away)
-            result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
-        engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
-        engine = {} if self.alone else engine
+            if each is None or own != pool:
+                continue
+            gone = {*self.away, *(but if each is self.actor else ())}
+            if WEIGHTS in self.away or each.frees_gradients:  # with the weights (verl, utils/megatron_utils.py)
+                gone.add(GRADIENTS)
+            result |= {f"{name} {part}": each.memory[part] for part in MODEL_STATES if part not in gone}
+        awake = {} if self.sleeps else {AWAKE: self.replica.bytes}
+        engine = {} if self.alone else {ASLEEP: ASLEEP_BYTES, **awake}
         return {name: size for name, size in result.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
     def _updates(
@@ -316,7 +278,7 @@ class Layout:
         temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of the model's parts.
         pool: the role whose GPUs it uses; but: parts of the actor that are in use, not to be added as resting.
         """
-        held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
+        held = {f"{name} {part}": each.memory[part] for part in MODEL_STATES}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
 
         def passing(model: Trained) -> float:
@@ -331,8 +293,3 @@ class Layout:
         if roots:
             stepped = held | {"roots of second moments": self._gaps(roots)}
             yield Phase(f"optimizer's step{of}", apart, self._resting(stepped, but, pool), pool)
-
-    def _frozen(self) -> dict[str, float]:
-        """Return the bytes of the reference and of the reward model that stay on the actor's GPUs."""
-        held = {"reference": self.actor.memory[WEIGHTS]} if self._rests else {}
-        return held if self.rewards is None or self.rewards.own else {**held, **self.rewards.rests}

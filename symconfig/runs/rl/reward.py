@@ -64,11 +64,9 @@ def rewards(
     stated: PlannedReward,
 ) -> Rewards | None:
     """Return the reward model's step around an actor: by an engine, else by training workers; None if it has no room or
-    does not divide.
-
-    how: how the program runs it: "engine", or "shards" (FSDP) or else the actor's layout. gpu: the machine of an
-    engine's GPU. stated: its GPUs (0: the actor's), and its engine's tp and memory share, for which no room is checked,
-    if tp is not 0.
+    does not divide. how: how the program runs it: "engine", or "shards" (FSDP) or else the actor's layout. gpu: the
+    machine of an engine's GPU. stated: its GPUs (0: the actor's), and its engine's tp and memory share, for which no
+    room is checked, if tp is not 0.
     """
     gpus = stated.gpus
     if how.by == "engine":
@@ -121,7 +119,7 @@ def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int)
     """
     tokens = np.array([max(float(rl.longest), _AT_ONCE)])
     for tp in (2**power for power in range(node.bit_length())):
-        if tp > node or gpus % tp or model.num_attention_heads % tp:
+        if gpus % tp or model.num_attention_heads % tp:
             continue
         engine = Engine(model, gpu, tp)
         needed = engine.weights_bytes + WORKING_BYTES + float(cached_bytes(model, tp, tokens)[0])

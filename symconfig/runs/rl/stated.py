@@ -19,7 +19,7 @@ from symconfig.render import ms_swift, named, targets
 from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import planned as recorded
-from symconfig.runs.rl.engine import Engine, Replica, generate
+from symconfig.runs.rl.engine import Engine, Replica, generation_s
 from symconfig.runs.rl.layouts import ANY
 from symconfig.runs.rl.logits import (
     BY_TARGET,
@@ -32,7 +32,7 @@ from symconfig.runs.rl.logits import (
     LogitBytes,
     of_loss,
 )
-from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.phases import Layout
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
@@ -133,8 +133,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     engine = Engine(run.described.model, gpu, tp, dp, step.weight_bytes)
     replica = Replica(engine, share, rl.rollout.static_share)
-    generation = generate(replica, rl, served // engine.gpus)
-    if generation is None:
+    taken_s = generation_s(replica, rl, served // engine.gpus)
+    if taken_s is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
         got = f"{share:g} of a GPU for weights of {replica.engine.weights_bytes / 2**30:.1f} GiB"
         raise InputError(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine")
@@ -149,9 +149,9 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         critic=critic,
         replica=replica,
         replicas=served // engine.gpus,
-        away=next(away for away, parts in AWAY.items() if set(parts) == set(step.away)),
+        away=step.away,
         alone=alone,
-        generation=generation,
+        generation_s=taken_s,
         read=step.read,
         reference_read=step.reference_read,
         read_alike=learns.critic == "apart",

@@ -24,7 +24,7 @@ from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.run import weighs_loads
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
-_STEPPED = (WEIGHTS, GRADIENTS, STATES)  # what an optimizer's step reads and writes
+MODEL_STATES = (WEIGHTS, GRADIENTS, STATES)  # what an optimizer's step reads and writes
 EXCHANGE = "data-parallel communication"
 _FIXED = (EXCHANGE, "optimizer", "overhead")  # parts of a step's time, whatever tokens its micro-batches have
 _LOSS, _WORKING = "head and loss", "working set"
@@ -160,7 +160,7 @@ class Trained:
         GPU's shards from the host before each.
         """
         made, parts = times(self.prospect, self.parts), self.parts
-        longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
+        longest = fill * (float(made.forward.sum(axis=1).max()) + made.busy_s)
         gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
         return (passes + self.candidate.configuration.pp - 1) * (longest + float(np.max(gathered)))
 
@@ -216,19 +216,16 @@ class Trained:
         """Return an upper bound on the bytes of one forward of the largest layer: all activations kept without
         recomputation, plus its transient ones; at the busiest layer's expert load if loads are uneven.
         """
-        point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
+        point, request = self.prospect, self.prospect.request
+        if request.uneven:  # at even loads, each as high as that of the busiest rank and layer
+            ep = np.array([float(point.configuration.ep)])
+            load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
+            limits = request.job.limits.model_copy(update={"expert_imbalance": load})
+            job = request.job.model_copy(update={"limits": limits})
+            point = replace(point, request=replace(request, job=job, uneven=False))
         whole = costed(point.having(**recomputing(Choice()))).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
-
-    @property
-    def _at_busiest_layer(self) -> Prospect:
-        """Return the layout with even loads at every layer, each as high as that of the busiest rank and layer."""
-        request, ep = (point := self.prospect).request, np.array([float(self.prospect.configuration.ep)])
-        load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
-        limits = request.job.limits.model_copy(update={"expert_imbalance": load})
-        job = request.job.model_copy(update={"limits": limits})
-        return replace(point, request=replace(request, job=job, uneven=False))
 
     @cached_property
     def busiest(self) -> Trained:
@@ -245,15 +242,12 @@ class Trained:
     @property
     def tokens_per_gpu(self) -> int:
         """Return the tokens of a micro-batch per GPU, divided by cp and rounded up."""
-        return -(
-            -self.prospect.configuration.micro * self.prospect.request.seq_length // self.prospect.configuration.cp
-        )
+        c = self.prospect.configuration
+        return -(-c.micro * self.prospect.request.seq_length // c.cp)
 
     @property
     def logit_count(self) -> float:
-        """Return the number of logits of a micro-batch per GPU of the last stage: tokens / cp x padded
-        vocabulary / tp.
-        """
+        """Return a micro-batch's number of logits per GPU of the last stage: tokens / cp x padded vocabulary / tp."""
         prospect, p = self.prospect, self.prospect.configuration
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
         return p.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
@@ -263,7 +257,7 @@ class Trained:
         optimizer's step with the model states.
         """
         return max(
-            self.passing_bytes(entropy), self.stepping_bytes + sum(self.memory.get(one, 0.0) for one in _STEPPED)
+            self.passing_bytes(entropy), self.stepping_bytes + sum(self.memory.get(one, 0.0) for one in MODEL_STATES)
         )
 
     @property
@@ -282,11 +276,10 @@ class Trained:
         return float(self.passing_by_stage(entropy).max())
 
     def passing_by_stage(self, entropy: bool = False) -> Array:
-        """Return the peak bytes of an update's forward and backward with its model states, `[pp]`.
-
-        On the last stage, the working memory is the maximum of the layers' and the loss's (logits, and gradients of the
-        head); all activations are held at that time. The planner's own loss is left out unless `logits.added`. entropy:
-        whether it is in the loss.
+        """Return the peak bytes of an update's forward and backward with its model states, `[pp]`. On the last stage,
+        the working memory is the maximum of the layers' and the loss's (logits, and gradients of the head); all
+        activations are held at that time. The planner's own loss is left out unless `logits.added`. entropy: whether it
+        is in the loss.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.tuning import Loss
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedPhase, PlannedStep
@@ -20,7 +20,7 @@ from symconfig.render.learning import Compares
 from symconfig.render.target import Target
 from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import MODEL_STATES, WEIGHTS, Trained
 from symconfig.solve.candidate import fullness
 from symconfig.solve.interval import surprise
 from symconfig.solve.lengths import documents, longest_of
@@ -30,24 +30,26 @@ from symconfig.solve.space import device_budget
 WEIGHED = 12  # plans of an update, around each of which the step is counted
 _LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to what a loss has besides, all tried
 _WIDEST = 0.89  # margin that a job may have
-_STATES = (WEIGHTS, GRADIENTS, STATES)
 Solve = Callable[[Job, int], Plan]
 Step = tuple[Plan, Candidate, PlannedStep]  # a plan of an update, one of its candidates, and the step around it
 
 
 def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     """Return the plan whose fine-tuning step is the shortest, with the steps of it and of up to `top` - 1 alternatives
-    in `tuned`.
-
-    Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak wins;
-    `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
+    in `tuned`. Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak
+    wins; `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
     """
     shortest = sorted(_steps(job, solve, target, top), key=lambda each: (each[2].step_s, _peak(each[2])))
     usable = shortest[0][0].usable_bytes
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
     fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
     if not fitting:
-        raise InfeasibleError(_too_full(min((step for _, _, step in shortest), key=_peak), usable))
+        leanest = min((step for _, _, step in shortest), key=_peak)
+        phase = max(leanest.phases, key=lambda phase: phase.bytes)
+        what = f"nothing fits: the phase {phase.name} of the leanest plan is too full"
+        got, need = f"{gib(phase.bytes)} GiB", f"{gib(usable)} GiB usable"
+        hint = "more GPUs, or adapters (the section lora)"
+        raise InfeasibleError(what, field="preference", got=got, need=need, hint=hint)
     plan, best, step = fitting[0]
     fullest = max(step.phases, key=lambda phase: phase.bytes)
     most, memory = min(usable, _budget(plan)), plan.cluster.gpu.memory_bytes.value
@@ -61,9 +63,8 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
 
 
 def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]:
-    """Return (plan of an update, candidate, its step) for the best candidates of an update, each layout once.
-
-    With preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
+    """Return (plan of an update, candidate, its step) for the best candidates of an update, each layout once. With
+    preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
     InfeasibleError if there is none at the first. top: as many candidates of each plan, at least WEIGHED.
     """
     steps: dict[str, Step] = {}
@@ -132,14 +133,12 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
 
 def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
     """Yield the phases of a step: forwards for the KL term and of the reference (only if the loss has them), then the
-    update.
-
-    With an adapter the reference is the model without it, unless the program copies the weights. resident: whether the
-    reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the policy's
-    activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
+    update. With an adapter the reference is the model without it, unless the program copies the weights. resident:
+    whether the reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the
+    policy's activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
-    held = {part: trained.memory[part] for part in _STATES}
+    held = {part: trained.memory[part] for part in MODEL_STATES}
     if means.reference and resident and (plan.model.adapter is None or how.copies):
         held["reference"] = trained.memory[WEIGHTS]
     for name, reader, forwards in (("KL term", "model", means.read), ("reference", "reference", means.reference)):
@@ -150,7 +149,7 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
         if forwards:
             yield Phase(name, forwards * trained.forward_s(1), _whole(trained, held | read))
     peak = trained.peak_bytes()
-    passing = {"activations, head and loss": peak - sum(trained.memory[part] for part in _STATES)}
+    passing = {"activations, head and loss": peak - sum(trained.memory[part] for part in MODEL_STATES)}
     passing[BUSIEST] = trained.busiest.peak_bytes() - peak
     yield Phase("update", trained.update_s(1), _whole(trained, held | passing))
 
@@ -164,11 +163,3 @@ def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
 
 def _peak(step: PlannedStep) -> float:
     return max(phase.bytes for phase in step.phases)
-
-
-def _too_full(step: PlannedStep, usable_bytes: float) -> Problem:
-    """Return the problem of the step with the lowest peak: its fullest phase exceeds the usable bytes."""
-    phase = max(step.phases, key=lambda phase: phase.bytes)
-    what = f"nothing fits: the phase {phase.name} of the leanest plan is too full"
-    got, need = f"{gib(phase.bytes)} GiB", f"{gib(usable_bytes)} GiB usable"
-    return Problem(what, field="preference", got=got, need=need, hint="more GPUs, or adapters (the section lora)")

@@ -78,39 +78,28 @@ OPTIONS = (
     Column("sequence_parallel", "Megatron's", "configuration.sequence_parallel"),
     Column("zero_stage", "Megatron's distributed optimizer is 1", "configuration.zero_stage"),
     Column("recompute", "none, selective or full", "configuration.recompute"),
-    Column(
-        "recompute_modules", "if selective, joined by +", lambda p: "+".join(p.best.configuration.recompute_modules)
-    ),
-    Column(
-        "recompute_layers",
-        "layers: first ones of every virtual stage, if not all",
-        lambda p: p.best.configuration.recompute_layers if p.best.configuration.recompute == "full" else None,
-    ),
-    Column(
-        "cp_comm",
-        "how context parallelism communicates",
-        lambda p: p.best.configuration.cp_comm if p.best.configuration.cp > 1 else None,
-    ),
+    Column("recompute_modules", "if selective, joined by +",
+           lambda p: "+".join(p.best.configuration.recompute_modules)),
+    Column("recompute_layers", "layers: first ones of every virtual stage, if not all",
+           lambda p: p.best.configuration.recompute_layers if p.best.configuration.recompute == "full" else None),
+    Column("cp_comm", "how context parallelism communicates",
+           lambda p: p.best.configuration.cp_comm if p.best.configuration.cp > 1 else None),
     Column("moe_dispatcher", "how tokens reach their experts", "configuration.moe_dispatcher"),
     Column("optimizer_offload", "share of the optimizer state in host memory", "configuration.optimizer_offload"),
     Column("activation_offload", "activations in host memory", "configuration.activation_offload"),
     Column("param_offload", "weights in host memory", "configuration.param_offload"),
     Column("schedule", "of the pipeline", "configuration.schedule"),
     Column("stage_layout", "where stages have unlike layers", "configuration.stage_layout"),
-)
+)  # fmt: skip
 PREDICTED = (
     Column("step_s", "s: a steady optimizer step", "predicted.step_s"),
     Column("step_low_s", "s: lower end of the 90 % interval", lambda p: _interval(p, "step_s", 0)),
     Column("step_high_s", "s: upper end of it", lambda p: _interval(p, "step_s", 1)),
-    Column(
-        "tokens_per_s",
-        "tokens/s: of all GPUs",
-        lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.configuration.world_size,
-    ),
+    Column("tokens_per_s", "tokens/s: of all GPUs",
+           lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.configuration.world_size),
     Column("tokens_per_s_per_gpu", "tokens/s: of one", "predicted.tokens_per_s_per_gpu"),
-    Column(
-        "model_tflops_per_gpu", "TFLOP/s: the model's own FLOPs, nothing run twice", "predicted.model_tflops_per_gpu"
-    ),
+    Column("model_tflops_per_gpu", "TFLOP/s: the model's own FLOPs, nothing run twice",
+           "predicted.model_tflops_per_gpu"),
     Column("mfu", "share of the dense peak at this precision", "predicted.mfu"),
     Column("peak_bytes", "bytes: PyTorch's peak allocation on the GPU with most", "predicted.peak_bytes"),
     Column("reserved_bytes", "bytes: with what the allocator holds", "predicted.reserved_bytes"),
@@ -118,23 +107,17 @@ PREDICTED = (
     Column("device_high_bytes", "bytes: upper end of the 90 % interval", lambda p: _interval(p, "device_bytes", 1)),
     Column("gpu_bytes", "bytes: memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
     Column("host_bytes", "bytes: pinned host memory for each GPU", "predicted.host_bytes"),
-)
+)  # fmt: skip
 SEARCHED = (
     Column("caveats", "what `plan` says first: options that are not stable", lambda p: " ".join(caveats(p))),
     Column("candidates", "weighed", lambda p: p.search.candidates),
-    Column(
-        "plan_sha256",
-        "of the plan.json that `symconfig plan` writes for this job",
-        lambda p: sha256(p.to_json().encode()).hexdigest(),
-    ),
-)
+    Column("plan_sha256", "of the plan.json that `symconfig plan` writes for this job",
+           lambda p: sha256(p.to_json().encode()).hexdigest()),
+)  # fmt: skip
 COSTS = (
-    Column(
-        "gpu_hours",
-        "GPU-hours: for a billion tokens of steady steps",
-        lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu),
-    ),
-)
+    Column("gpu_hours", "GPU-hours: for a billion tokens of steady steps",
+           lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu)),
+)  # fmt: skip
 COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
 
 

@@ -70,9 +70,6 @@ class Row:
     reason: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Row:
         """Return the row of plain data. Raises KeyError, TypeError or ValueError for anything else."""
@@ -230,11 +227,10 @@ class Swept:
 def sweep(
     points: Sequence[Point], out: Path, fresh: bool, progress: Callable[[Done], None], jobs: int | None = None
 ) -> Swept:
-    """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows.
-
-    On Ctrl-C it stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are
-    planned again. fresh: the journal is emptied first. jobs: worker processes; None: one per core. progress: called
-    after each new row. Raises InputError if an output cannot be written, FailedError if no worker process starts.
+    """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows. On Ctrl-C it
+    stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are planned again.
+    fresh: the journal is emptied first. jobs: worker processes; None: one per core. progress: called after each new
+    row. Raises InputError if an output cannot be written, FailedError if no worker process starts.
     """
     check(out)
     path = journal_of(out)
@@ -309,7 +305,7 @@ def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]
 
         def add(row: Row) -> None:
             """Append the row as a line of JSON and fsync the file."""
-            stream.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            stream.write(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
 

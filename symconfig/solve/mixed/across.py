@@ -20,7 +20,6 @@ from symconfig.cost.optimizer import copies_s
 from symconfig.cost.pipeline import Messages, messages
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
-from symconfig.cost.table import Table
 from symconfig.descriptor.cluster import MixedCluster
 from symconfig.descriptor.job import Job
 from symconfig.plans.configuration_set import ConfigurationSet
@@ -32,11 +31,10 @@ from symconfig.solve.costed import (
     BUBBLE,
     EXCHANGE,
     Costed,
-    detailed,
+    costed,
     optimizer_start_s,
-    run_schedule,
     shape,
-    table_of,
+    timeline,
     times,
     without_exchange,
 )
@@ -79,11 +77,6 @@ class Across:
         """Return the layers of each chunk."""
         return self.candidates[0].split
 
-    @cached_property
-    def tables(self) -> tuple[Table, Table]:
-        """Return the cost tables of the blocks on the first and on the second kind. Cached."""
-        return table_of(self.candidates[0]), table_of(self.candidates[1])
-
     @property
     def num_microbatches(self) -> int:
         """Return the number of microbatches in a step."""
@@ -92,12 +85,12 @@ class Across:
     @cached_property
     def parts(self) -> tuple[Costed, Costed]:
         """Return the costs as if all stages were on the first kind, and on the second. Cached."""
-        one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
-        return one, other
+        return costed(self.candidates[0]), costed(self.candidates[1])
 
     def least_s(self, split: Split) -> float:
         """Return a lower bound of the step in seconds with the layers of `split`, from the blocks' own seconds."""
-        seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in self.tables]
+        tables = [parts.table for parts in self.parts]
+        seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in tables]
         return self.num_microbatches * float(max(seconds[kind][stage] for stage, kind in enumerate(self.kinds)))
 
     @property
@@ -191,7 +184,7 @@ class Across:
         """
         parts = self.parts[0]
         over_border = replace(parts, setting=replace(parts.setting, machine=self.border))
-        return optimizer_start_s(run_schedule(self.candidates[0], parts, self.times), over_border)
+        return optimizer_start_s(timeline(self.candidates[0], parts, self.times), over_border)
 
     @cached_property
     def step_s(self) -> float:
@@ -230,7 +223,7 @@ class Across:
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
-        alone = run_schedule(self.candidates[0], self.parts[0], without_exchange(self.times)).step_s
+        alone = timeline(self.candidates[0], self.parts[0], without_exchange(self.times)).step_s
         repeated = float(self.times.recompute[slowest].sum())
         communication = float(parts.sums.communication[slowest, 0, 0])
         waits = sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
@@ -269,7 +262,13 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
     both kinds', its MFU is against their mean peak, its host memory the larger. Degrees, options and backend are the
     first kind's. jobs: the job as resolved for each kind of the cluster.
     """
-    each = [_predicted(across, mixed, kind) for kind in (0, 1)]
+    clusters = [mixed.shares[own].cluster for own in across.order]
+    fullest = [max(range(across.pp)[mine], key=lambda stage: across.peaks[stage]) for mine in across.stages]
+    # Of the whole step, over both kinds, with the memory of the fullest stage of each.
+    each = [
+        predicted(across.candidates[kind], across.parts[kind], clusters[kind], across.time, fullest[kind])
+        for kind in (0, 1)
+    ]
     hosts = [_host(across, mixed, jobs, kind, each[kind]) for kind in (0, 1)]
     tightest = max((0, 1), key=lambda kind: each[kind].device_bytes / hosts[kind].usable_bytes)
     spans = [one.interval["step_s"] for one in each]
@@ -282,29 +281,17 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
         mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / float(peaks / mixed.gpus)),
         host_bytes=max(one.host_bytes for one in each),
     )
-    allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
-    return MixedCandidate(plan_candidate(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
-
-
-def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
-    """Return the prediction of the whole step, over both kinds, with the memory of the fullest stage on one kind.
-
-    kind: 0 for the first in the pipeline, 1 for the second.
-    """
-    mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
-    worst = max(mine, key=lambda stage: across.peaks[stage])
-    cluster = mixed.shares[across.order[kind]].cluster
-    return predicted(across.candidates[kind], across.parts[kind], cluster, across.time, worst)
+    return MixedCandidate(plan_candidate(across.candidates[0], jobs[0], across.peaks, what), (hosts[0], hosts[1]))
 
 
 def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
     """Return one kind's part of the pipeline: spans of its stages and nodes, and the layers of each of its stages.
 
-    kind: as in `_predicted`. what: prediction with its memory. usable_bytes is that of one of its GPUs under its own
-    job.
+    kind: 0 for the first in the pipeline, 1 for the second. what: prediction with its memory. usable_bytes is that of
+    one of its GPUs under its own job.
     """
     share = mixed.shares[across.order[kind]]
-    mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
+    mine = range(across.pp)[across.stages[kind]]
     before = 0 if kind == 0 else mixed.shares[across.order[0]].nodes
     memory = share.cluster.gpu.memory_bytes.value
     return Host(

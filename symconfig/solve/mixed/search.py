@@ -23,7 +23,7 @@ from symconfig.solve.choice import Family, Incumbents, family, fewest_recomputed
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
-from symconfig.solve.pins import Pins, parse
+from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
@@ -33,7 +33,7 @@ from symconfig.solve.stages import ROUNDING, fastest_cut, layers
 
 FAMILIES = 6  # families per number of stages that are distributed over both kinds
 FAR = 1.15  # times the best step: slower candidates are dropped
-CHUNKS = ((1, 1), (2, 2**31))  # ranges of chunks per stage; single chunks apart, as they can be the most uneven
+CHUNKS = ((1, 1), (2, 10**9 - 1))  # ranges of chunks per stage; single chunks apart, as they can be the most uneven
 TRIES = 4  # solver runs per policy, each with less memory where the last result exceeded it
 _LEVELS = 4  # network levels of a machine
 _OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate
@@ -59,8 +59,8 @@ def search(model: ModelDescriptor, mixed: MixedCluster, job: Job, progress: Prog
     precision = job.precision or ("bf16" if every else "fp16")
     agreed = job.model_copy(update={"precision": precision, "gpus": mixed.gpus})
     jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
-    solving = MixedSearch(model, mixed, jobs, parse(job.pins))
-    one, other = (precisions(share.cluster, own, solving.pins) for share, own in zip(mixed.shares, jobs, strict=True))
+    solving = MixedSearch(model, mixed, jobs)
+    one, other = (precisions(share.cluster, own) for share, own in zip(mixed.shares, jobs, strict=True))
     for name in (name for name in one if name in other):
         for pp in pipelines(mixed):
             solving.weigh(name, pp, progress)
@@ -89,7 +89,6 @@ class MixedSearch:
     model: ModelDescriptor
     mixed: MixedCluster
     jobs: tuple[Job, ...]
-    pins: Pins
     fronts: list[tuple[Prospect, tuple[Request, Request]]] = field(default_factory=list)
     best: dict[Family, Across] = field(default_factory=dict)
     candidates: int = 0
@@ -106,49 +105,45 @@ class MixedSearch:
         """Return the best candidate of each family, the fastest first."""
         return sorted(self.best.values(), key=lambda across: (across.step_s, across.candidates[0].order))
 
-    def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """Return pairs of requests (first kind, second kind) with equal options; options of one kind only are left out.
-
-        Raises InputError for pins that the target does not support.
-        """
-        one, other = (
-            requests(self.model, share.cluster, job, precision, pins)
-            for share, job in zip(self.mixed.shares, self.jobs, strict=True)
-        )
-        same = {request.configuration: request for request in other}
-        return [(request, same[request.configuration]) for request in one if request.configuration in same]
-
     def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
         """Search `pp` stages on the mean machine, simulate, and append the best candidates to `fronts`.
 
         Single chunks and several chunks per stage are searched separately; each is skipped if pins exclude it or no
-        options run on both kinds. `candidates` and `feasible` are increased.
+        options run on both kinds. `candidates` and `feasible` are increased. Raises InputError for pins that the target
+        does not support.
         """
         each = [machine(share.cluster, precision, gpus=self.mixed.gpus) for share in self.mixed.shares]
         gpu = mean(each, [share.gpus for share in self.mixed.shares])
         for chunks in CHUNKS:
             pins = self._pins(pp, chunks)
-            pairs = [] if pins is None else self._requests(precision, pins)
-            if not pairs:
+            if pins is None:
+                continue
+            one, other = (
+                requests(self.model, share.cluster, job.model_copy(update={"pins": pins}), precision)
+                for share, job in zip(self.mixed.shares, self.jobs, strict=True)
+            )
+            same = {request.configuration: request for request in other}
+            of = {options: (first, same[options]) for first in one if (options := first.configuration) in same}
+            if not of:
                 continue
             weighed = Incumbents(FAMILIES, FAMILIES)
-            branch_and_bound([pair[0] for pair in pairs], gpu, weighed, progress)
+            branch_and_bound([first for first, _ in of.values()], gpu, weighed, progress)
             refine(weighed)
             self.candidates += weighed.candidates
             self.feasible += weighed.feasible
-            of = {pair[0].configuration: pair for pair in pairs}
             self.fronts += [(front, of[front.request.configuration]) for front in weighed.best]
 
-    def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
+    def _pins(self, pp: int, chunks: tuple[int, int]) -> dict[str, str] | None:
         """Return the job's pins with pp set to this number and vpp to the part of `chunks` (low, high) that they allow.
 
         None if they exclude the number of stages or all of the range.
         """
-        low, high = self.pins.ranges.get("vpp", chunks)
-        vpp = max(low, chunks[0]), min(high, chunks[1])
-        if vpp[0] > vpp[1] or not self.pins.allows("pp", pp):
+        pins = parse(self.jobs[0].pins)
+        low, high = pins.ranges.get("vpp", chunks)
+        low, high = max(low, chunks[0]), min(high, chunks[1])
+        if low > high or not pins.allows("pp", pp):
             return None
-        return replace(self.pins, ranges={**self.pins.ranges, "pp": (pp, pp), "vpp": vpp})
+        return {**self.jobs[0].pins, "pp": str(pp), "vpp": f"{low}..{high}"}
 
     def lay_out(self, progress: Progress | None) -> None:
         """Distribute the candidates of `fronts` over both kinds and keep the best of each family in `best`.

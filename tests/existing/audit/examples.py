@@ -8,13 +8,14 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import Audit, audit
-from symconfig.existing.audit.catalogue import PHASES, RL
+from symconfig.existing.audit.judge import PHASES
 from symconfig.existing.launch.bash.read import read_bash
+from symconfig.existing.launch.files import FileLookup
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import Reading, settings
-from symconfig.existing.launch.sections import FileLookup
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.run import Supplied
+from symconfig.existing.rules import rl
 from symconfig.existing.rules.rule import BASE, Finding, Rule
 from tests.existing.rules.examples import FILE
 
@@ -37,7 +38,7 @@ def reading(rule: Rule[object]) -> Reading:
     """
     if rule.example.startswith("--"):
         return Reading("bash", (Text(FILE, rule.example.encode()),), tuple(settings(rule.example.split(), FILE)))
-    if rule in (*RL.rules, *PHASES.rules):  # whole scripts
+    if rule in (*rl.RULES, *PHASES):  # whole scripts
         return followed(read_bash(Text(FILE, f"{rule.example}\n".encode())).reading, FileLookup(None, {}))
     command = rule.example.rstrip()
     end = rule.example[len(command) :] or "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.existing.launch.detect import read_document
+from symconfig.existing.launch.files import read_document
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml

@@ -10,16 +10,13 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import Bash, read_bash
 from symconfig.existing.launch.reading import Hides, Setting
 from symconfig.existing.launch.text import Text
+from tests.existing.launch.summary import places_hold
 
 
 def read(script: str | bytes, *extra: str, folder: Path | None = None, **variables: str) -> Bash:
     data = script.encode() if isinstance(script, str) else script
     bash = read_bash(Text("run.sh", data), folder=folder, variables=variables, extra=extra)
-    texts = {text.file: text for text in bash.reading.texts}
-    for setting in bash.reading.settings:
-        for piece in (piece for word in setting.values for piece in word.pieces):
-            if piece.place is not None and piece.place.file in texts:
-                assert texts[piece.place.file].at(piece.place) == piece.text
+    assert places_hold(bash.reading)
     return bash
 
 
@@ -86,6 +83,7 @@ def test_array_elements_are_placed_where_they_are_written() -> None:
     "line",
     [
         "srun --nodes 2 bash -c 'torchrun a.py --x 1'",
+        "ksh -c 'torchrun a.py --x 1'",
         'CMD="torchrun a.py --x 1"; eval $CMD',
         'C="python a.py --x 1"; $C',
         'CMD="cd /x && python a.py --x 1"; echo $CMD; srun -l sh -c "$CMD"',

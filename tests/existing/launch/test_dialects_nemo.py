@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.existing.launch.detect import dialect_of, read_sections
 from symconfig.existing.launch.dialects.override import entries_of, is_override, overrides_apart
 from symconfig.existing.launch.dialects.translate import READ, table_with
+from symconfig.existing.launch.files import dialect_of, read_sections
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from tests.existing.launch.summary import options, places_hold, read_yaml, unread

@@ -127,6 +127,12 @@ deepspeed --num_gpus 8 train.py --deepspeed_config $CONFIG
     assert tree.text.file == f"ds_auto.json (written by {script})"
 
 
+def test_a_json_that_a_script_of_the_script_writes_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "make.sh", f"echo '{json.dumps(DS)}' > ds.json\n")
+    reading = read(write(tmp_path, "run.sh", "bash make.sh\ndeepspeed train.py --deepspeed_config ds.json\n"))
+    assert (reading.deepspeed.data, reading.complete) == (DS, True)
+
+
 def test_hydra_s_file_under_its_overrides(tmp_path: Path) -> None:
     write(
         tmp_path, "own/conf/gpt.yaml", "model:\n  num_layers: 6\ndata: {micro_batch_size: 2}\ntrainer: {devices: 8}\n"

@@ -90,17 +90,12 @@ def test_bytes_are_counted_and_not_characters() -> None:
     [
         ("", "the file is empty"),
         ("// nothing", "the file is empty"),
-        ('{"a": [1', "cut off"),
         ('{"a" 1}', "ds.json:1:6: this is not JSON: Expecting ':' delimiter"),
         ('{\n"a": 1 "b": 2}', "ds.json:2:8: this is not JSON: Expecting ',' delimiter"),
         ('{"a": hello}', "Expecting value"),
         ("{c: 3}", "Expecting property name enclosed in double quotes"),
         ("{} {}", "Extra data"),
         ('{"a": 1,\n"a": 2}', "ds.json:2:1: a: duplicate key, first on line 1"),
-        ('{"a": NaN}', "not a finite number"),
-        ('{"a": 1e999}', "not a finite number"),
-        ('{"a": "\\ud800"}', "half a surrogate pair"),
-        ("[" * 200 + "]" * 200, "nested too deeply"),
         ("/* open", "this is not JSON"),
     ],
 )

@@ -19,10 +19,10 @@ from symconfig.existing.launch import reading as launched
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.deepspeed_json import autofilled, fills, mismatches
+from symconfig.existing.recover.deepspeed import autofilled, fills, mismatches, run
 from symconfig.existing.recover.run import Run, Supplied
-from symconfig.existing.rules.deepspeed import DeepSpeedFacts, findings
+from symconfig.existing.rules.deepspeed import RULES, DeepSpeedFacts
+from symconfig.existing.rules.rule import findings
 from symconfig.frameworks.deepspeed.keys import schema
 from symconfig.plans.plan import Plan
 from symconfig.render import render
@@ -99,7 +99,7 @@ def test_degrees_come_back_from_the_script(name: str, tmp_path: Path) -> None:
     made, found = written(fields.pop("model"), fields, tmp_path)
     same(run(found, made.cluster, Supplied()), made)
     facts = DeepSpeedFacts.of_reading(found, made.best.configuration.world_size, made.model)
-    assert [item for item in findings(facts) if item.severity != "note"] == []
+    assert [item for item in findings(RULES, facts) if item.severity != "note"] == []
 
 
 def script(folder: Path, text: str, **files: dict[str, Any]) -> Reading:
@@ -111,7 +111,9 @@ def script(folder: Path, text: str, **files: dict[str, Any]) -> Reading:
 
 
 def told(found: Reading, gpus: int) -> set[str]:
-    return {item.rule for item in findings(DeepSpeedFacts.of_reading(found, gpus, None)) if item.severity != "note"}
+    return {
+        item.rule for item in findings(RULES, DeepSpeedFacts.of_reading(found, gpus, None)) if item.severity != "note"
+    }
 
 
 AUTO = {
@@ -282,7 +284,7 @@ def test_anything_is_read_or_refused_in_sentences(
     config: dict[str, Any], words: list[tuple[str, str]], gpus: int | None
 ) -> None:
     found = reading(json.dumps(config), [f"--{name}={value}" for name, value in words], gpus)
-    for item in findings(DeepSpeedFacts.of_reading(found, gpus, ASKED.model)):
+    for item in findings(RULES, DeepSpeedFacts.of_reading(found, gpus, ASKED.model)):
         assert item.problem.line == 1
         assert str(item.problem)
     try:

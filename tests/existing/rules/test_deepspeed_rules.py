@@ -17,7 +17,7 @@ from symconfig.existing.launch.trees import parse_json
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
-from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.existing.rules.rule import Finding, Rule, findings
 from symconfig.frameworks.deepspeed.keys import mismatches, schema
 from symconfig.verify import deepspeed as real
 from tests.existing.rules.examples import deepspeed_facts
@@ -29,7 +29,7 @@ ALSO = {"deepspeed-old-and-new-key": {"deepspeed-deprecated-key"}}
 
 
 def found(rule: Rule[DeepSpeedFacts]) -> list[Finding]:
-    return rules.findings(deepspeed_facts(rule))
+    return findings(rules.RULES, deepspeed_facts(rule))
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -57,13 +57,13 @@ def test_what_is_written_breaks_no_rule(path: Path) -> None:
     tree = parse_json(Text(path.name, path.read_bytes()))
     trainer = path.name.endswith("_hf.json")
     for gpus in (None, 16):
-        broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
+        broken = findings(rules.RULES, DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
         assert [finding for finding in broken if finding.severity != "note"] == []
 
 
 def _said(text: str, gpus: int | None = 8, trainer: bool = False) -> dict[str, str]:
     tree = parse_json(Text("ds.json", text.encode()))
-    broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
+    broken = findings(rules.RULES, DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
     return {finding.rule: str(finding.problem) for finding in broken}
 
 
@@ -137,7 +137,7 @@ def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
     assert _said(text, 8, trainer=True) == {}
     tree = parse_json(Text("ds.json", text.encode()))
     given = settings(("--output_dir", "out"), "launch.sh")
-    broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=True, arguments=Arguments(given), gpus=8))
+    broken = findings(rules.RULES, DeepSpeedFacts(tree=tree, trainer=True, arguments=Arguments(given), gpus=8))
     assert {finding.rule for finding in broken} == {"deepspeed-no-precision", "deepspeed-accumulation-type"}
 
 

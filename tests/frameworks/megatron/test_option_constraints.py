@@ -8,12 +8,10 @@ import pytest
 
 from symconfig.frameworks.constraint import Constraint, Fixed, Verdict, in_force
 from symconfig.frameworks.megatron.flags import flags, versions
-from symconfig.frameworks.megatron.graph_constraints import GRAPH_CONSTRAINTS
-from symconfig.frameworks.megatron.old_releases import OLD_RELEASES
-from symconfig.frameworks.megatron.option_constraints import DEEPEP_SIZES, OPTION_CONSTRAINTS
+from symconfig.frameworks.megatron.option_constraints import DEEPEP_SIZES, OLD_RELEASES, OPTION_CONSTRAINTS
 from symconfig.plans.configuration_set import ConfigurationSet
 
-EVERY = (*OPTION_CONSTRAINTS, *GRAPH_CONSTRAINTS, *OLD_RELEASES)
+EVERY = OPTION_CONSTRAINTS
 PLAIN = ConfigurationSet(
     overlap_tp_comm=False,
     moe_dispatcher="alltoall",

@@ -16,7 +16,7 @@ from symconfig.cli.main import main
 from symconfig.errors import InputError
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import shared
 from symconfig.report.grid import plain
 from symconfig.runs.checkpoint.loadable import loadable, savings
 from tests.render.bash import bash, shellcheck, words
@@ -106,7 +106,7 @@ def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResu
         assert (folder / f"nodes-{count}" / "plan.json").read_text() == plan.to_json()
         assert (folder / f"nodes-{count}" / "manifest.json").exists()
         assert (folder / f"nodes-{count}" / "trainjob.yaml").exists()
-        assert summary.nodes(plan) == summary.Nodes(count, 8)
+        assert shared.nodes(plan) == shared.Nodes(count, 8)
     assert json.loads((folder / "fallback.json").read_text()) == json.loads(json.dumps(result.to_dict()))
     for script in ("launch.sh", "sbatch.sh"):
         assert shellcheck(folder / script) == ""
@@ -262,12 +262,12 @@ def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackRe
 
 def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
     from symconfig.report.checkpoint import advice
-    from symconfig.runs.replan.fallback import Fallback, Smaller
+    from symconfig.runs.replan.replanned import Fallback, Smaller
 
     plan = sample_plan(backend="deepspeed", tp=1, pp=1, dp=16)
     other = sample_plan(backend="deepspeed", tp=1, pp=1, dp=8, zero_stage=3)
     loads = {way: loadable(plan, other, way.kind) for way in savings(plan)}
-    found = Fallback(plan, summary.Nodes(2, 8), (Smaller(1, 1, 8, other, loads),))
+    found = Fallback(plan, shared.Nodes(2, 8), (Smaller(1, 1, 8, other, loads),))
     assert found.advised is None
     (said,) = advice(found)
     assert said == (

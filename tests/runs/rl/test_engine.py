@@ -16,7 +16,7 @@ from symconfig.runs.rl.engine import (
     Replica,
     _mixed,
     cached_bytes,
-    generate,
+    generation_s,
 )
 from symconfig.solve.lengths import GROUPS, packing, quantiles
 from tests.runs.rl.support import engine, step
@@ -100,7 +100,7 @@ def test_a_prompt_attends_to_half_of_itself() -> None:
 def test_generation_takes_what_a_count_of_every_token_takes(at_most: int, algorithm: str, greedy: int) -> None:
     rl = step(algorithm=algorithm, rollout={"max_num_seqs": at_most})
     one, replicas = engine(), 4
-    found = generate(Replica(one, 0.6), rl, replicas)
+    found = generation_s(Replica(one, 0.6), rl, replicas)
     own = rl.prompts * (rl.samples + greedy) // replicas
     drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
     waiting = [int(drawn[index]) for index in _mixed(drawn.size, own)]
@@ -113,20 +113,20 @@ def test_generation_takes_what_a_count_of_every_token_takes(at_most: int, algori
         seconds += one.decode_s(np.array([float(len(running))]), np.array([context]))[0]
         running = [[left - 1, tokens + 1] for left, tokens in running if left > 1]
     prefill_s = one.prefill_s(rl.prompts / replicas * rl.prompt_length.mean, rl.prompt_length.mean)
-    assert found.seconds - prefill_s == pytest.approx(seconds, rel=1e-6)
+    assert found - prefill_s == pytest.approx(seconds, rel=1e-6)
 
 
 def test_an_engine_without_room_for_the_longest_sequence_generates_nothing() -> None:
     one, rl = engine("llama3.1-70b", tp=2), step()
     share = (one.weights_bytes + WORKING_BYTES) / one.machine.memory_bytes
-    assert generate(Replica(one, share), rl, 1) is None
-    assert generate(Replica(one, share + 0.05), rl, 1) is not None
+    assert generation_s(Replica(one, share), rl, 1) is None
+    assert generation_s(Replica(one, share + 0.05), rl, 1) is not None
 
 
 def test_a_stated_rate_is_taken() -> None:
     rl = step(rollout={"tokens_per_s_per_gpu": 1000.0})
-    found = generate(Replica(engine(tp=2), 0.6), rl, 2)
-    assert found.seconds == pytest.approx(rl.sequences * 300.0 / 4000.0)
+    found = generation_s(Replica(engine(tp=2), 0.6), rl, 2)
+    assert found == pytest.approx(rl.sequences * 300.0 / 4000.0)
 
 
 def test_ranks_of_data_have_attention_and_keys_of_their_own_and_share_experts() -> None:

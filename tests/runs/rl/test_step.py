@@ -305,7 +305,7 @@ def test_replicas_are_no_wider_than_they_need_to_be() -> None:
 
     def layout(step_s: float, gpus: int) -> Any:
         replica = SimpleNamespace(engine=SimpleNamespace(gpus=gpus))
-        return SimpleNamespace(step_s=step_s, generation=SimpleNamespace(seconds=50.0), replica=replica)
+        return SimpleNamespace(step_s=step_s, generation_s=50.0, replica=replica)
 
     wide, narrow, later, slow = layout(100.0, 8), layout(104.0, 4), layout(104.9, 4), layout(105.2, 2)
     assert preferred([wide, narrow, later, slow]) == [narrow, wide, later, slow]

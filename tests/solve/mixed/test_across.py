@@ -15,7 +15,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.schedule.timeline import Times
-from symconfig.solve.costed import Costed, costed, refined_s, refined_time, run_schedule, timeline, times
+from symconfig.solve.costed import Costed, costed, refined_s, refined_time, timeline, times
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.prospect import Prospect, recomputing
@@ -89,9 +89,10 @@ def test_a_slower_kind_is_a_pipeline_with_slowed_stages(ahead: int) -> None:
     one = found(pp="4", vpp="1", tp="1", zero="0")
     other = replace(one, machine=slower(one.machine, 1.7))
     across = Across((one, other), ahead, one.machine)
-    slow = np.where(np.arange(4) >= ahead, 1.7, 1.0)
-    expected = timeline(one, costed(one), slow=slow).step_s
-    assert run_schedule(across.candidates[0], across.parts[0], across.times).step_s == pytest.approx(expected, rel=2e-3)
+    slow, made = np.where(np.arange(4) >= ahead, 1.7, 1.0)[:, None], times(one, costed(one))
+    work = {name: getattr(made, name) * slow for name in ("forward", "recompute", "backward", "weight")}
+    expected = timeline(one, costed(one), replace(made, **work)).step_s
+    assert timeline(across.candidates[0], across.parts[0], across.times).step_s == pytest.approx(expected, rel=2e-3)
 
 
 def test_what_passes_between_the_kinds_takes_as_long_as_the_network_between_them() -> None:

@@ -12,7 +12,7 @@ from symconfig.frameworks.deepspeed.adapters import modules
 from symconfig.graph.model import parameters
 from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan, Stage
-from symconfig.render.summary import nodes
+from symconfig.render.shared import nodes
 from symconfig.verify.rank_states import chunk_parameters
 
 # Kinds of a stage's parts that are no transformer layers.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.write import config_json
 from symconfig.plans.plan import Plan
 from symconfig.render.learning import per_example
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from symconfig.existing.launch.bash import nested
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
 from symconfig.existing.launch.bash.expand import with_escapes
-from symconfig.existing.launch.bash.shell import Shell, Words
+from symconfig.existing.launch.bash.shell import Shell, Words, as_line, run_code, shell_code, source_file
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Array, Command, Leave, plain, split_words, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
@@ -48,7 +47,7 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
         return FALSE
-    if nested.shell_code(shell, words, place):
+    if shell_code(shell, words, place):
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
     name = " ".join(filter(None, (words[0].text or "a program", script)))
@@ -56,9 +55,9 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
     if shell.captured:
         shell.log.aside.append(tuple(words))
         return STARTED
-    started, maybe = (*shell.launcher, *words), shell.maybe[0] if shell.maybe else None
-    files = dict(shell.state.files)
-    shell.log.commands.append(Command(started, len(shell.launcher), shell.state.environment(), files, place, maybe))
+    started, files = (*shell.launcher, *words), dict(shell.state.files)
+    environment = shell.state.environment()
+    shell.log.commands.append(Command(started, len(shell.launcher), environment, files, place, shell.maybe))
     return STARTED
 
 
@@ -157,13 +156,17 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 # ---- folders and output
 
 
+def _paths(words: Words) -> list[Word]:
+    """Return the words that are no options; unknown ones are none."""
+    return [word for word in words if not word.text.startswith("-") or word.unknown]
+
+
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `cd` or `pushd`: set `state.folder`, to an unknown one if the path is unknown or absent.
 
     A relative path changes nothing if the current folder is unknown. The command is presumed to succeed.
     """
-    named = [word for word in words if not word.text.startswith("-") or word.unknown]
-    base = shell.state.folder
+    named, base = _paths(words), shell.state.folder
     if not named or named[-1].unknown:
         why = named[-1].unknown if named else "depends on the home folder"
         shell.state.folder = (unknown_part(why or "", place),)
@@ -174,6 +177,7 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _print(shell: Shell, parts: Pieces) -> Truth:
+    """Append the parts, as not to be split, to the shell's output if it collects any; return TRUE."""
     if shell.output is not None:
         shell.output += (replace(part, loose=False) for part in parts)
     return TRUE
@@ -191,7 +195,7 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
         words = words[1:]
-    parts = with_escapes(nested.as_line(words)) if "e" in flags else nested.as_line(words)
+    parts = with_escapes(as_line(words)) if "e" in flags else as_line(words)
     return _print(shell, (*parts, *(() if "n" in flags else (Piece("\n"),))))
 
 
@@ -214,7 +218,7 @@ def _path(change: Callable[[Word], Pieces]) -> Own:
     """Return a command that prints `change` of its first path, or an unknown value if there is no known one."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
-        named = [word for word in words if not word.text.startswith("-") or word.unknown]
+        named = _paths(words)
         if not named or named[0].unknown:
             return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
         return _print(shell, (*change(named[0]), Piece("\n")))
@@ -256,7 +260,7 @@ def _seq(shell: Shell, words: Words, place: Place) -> Truth:
 
 def _expr(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `expr`: print the result of integer arithmetic, or an unknown value; return FALSE if the result is 0."""
-    parts = nested.as_line(words)
+    parts = as_line(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
         return _unprinted(shell, why or "depends on the output of a calculation", place)
@@ -301,7 +305,7 @@ _OWN: dict[str, Own] = {
     **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)),
     **{kind: _leave(kind) for kind in ("exit", "return", "break", "continue")},
     **dict.fromkeys(("mapfile", "readarray", "let", "getopts"), _sets),
-    **dict.fromkeys(("source", "."), nested.source),
+    **dict.fromkeys(("source", "."), source_file),
     **dict.fromkeys(("cd", "pushd"), _cd),
     **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.pieces)),
     **dict.fromkeys(("command", "type", "which"), _which),
@@ -310,7 +314,7 @@ _OWN: dict[str, Own] = {
     "set": _set,
     "shift": _shift,
     "exec": _exec,
-    "eval": nested.run_code,
+    "eval": run_code,
     "pwd": lambda shell, words, place: _print(
         shell, shell.state.folder or (unknown_part("depends on the current folder", place),)
     ),

@@ -18,6 +18,7 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 _TEXTS = ("=", "==", "!=", "<", ">", "=~")
+_JOINS = {False: ("-o", "-a"), True: ("||", "&&")}  # "or" and "and", by whether it is `[[ ]]`
 _UNARY = re.compile(r"-[a-zA-Z]")
 
 
@@ -63,16 +64,20 @@ class _Test:
         self.at += taken
         return taken
 
-    def either(self) -> Truth:
-        truth = self.all()
-        while self.take("||" if self.double else "-o"):
-            truth = _combined(truth, self.all(), stop=True)
-        return truth
+    def joined(self, level: int = 0) -> Truth:
+        """Return the three-valued result of the tests from the current token on that "or" joins, and advance past them.
 
-    def all(self) -> Truth:
-        truth = self.one()
-        while self.take("&&" if self.double else "-a"):
-            truth = _combined(truth, self.one(), stop=False)
+        level 1: that "and" joins; 2: of one test.
+        """
+        if level == len(_JOINS[self.double]):
+            return self.one()
+        stop, truth = level == 0, self.joined(level + 1)
+        while self.take(_JOINS[self.double][level]):
+            right = self.joined(level + 1)
+            if truth.value is None:
+                truth = Truth(stop if right.value is stop else None, truth.why)
+            elif truth.value is not stop:
+                truth = right
         return truth
 
     def one(self) -> Truth:
@@ -84,7 +89,7 @@ class _Test:
         if left > 1 and self.take("!"):
             return self.one().negated()
         if left > 2 and self.take("("):
-            inside = self.either()
+            inside = self.joined()
             self.take(")")
             return inside
         if left >= 3 and self.tokens[self.at + 1][0] in (*_TEXTS, *_NUMBERS):
@@ -142,19 +147,10 @@ class _Test:
         return Truth((glob.match(text) is not None) == (sign[0] != "!="))
 
 
-def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
-    """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic."""
-    if left.value is stop:
-        return left
-    if left.value is None:
-        return Truth(stop if right.value is stop else None, left.why)
-    return right
-
-
 def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
     """Return the value of `[ ]` or `test` on expanded words; false if bash could not parse it."""
     test = _Test(expander, [("" if unknown_of(parts) else text_of(parts), parts) for parts in words], double=False)
-    truth = test.either()
+    truth = test.joined()
     return truth if test.at == len(words) else FALSE  # what bash cannot read is an error, and so not true
 
 
@@ -174,5 +170,5 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
         else:  # a quoted or expanded "!" is no operator
             tokens.append(("\0" + written, expander.value(first, last)))
     test = _Test(expander, tokens, double=True)
-    truth = test.either()
+    truth = test.joined()
     return truth if test.at == len(tokens) else Truth(None, "depends on a condition that is not understood")

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Array, Budget, State, Value, plain, split_words, through, unknown_part
+from symconfig.existing.launch.bash.state import Array, Budget, State, Value, plain, split_words, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, cover
 
@@ -76,11 +76,11 @@ class Scanner:
 
     def value(self, start: int, end: int) -> Pieces:
         """Return the word at [start, end) expanded, not split, elements joined by blanks; unquoted parts are loose."""
-        return _joined(self.scan(start, end, literals=True))
+        return joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Pieces:
         """Return the bytes expanded as in here-documents and arithmetic, where `"` is literal."""
-        return _joined(self.scan(start, end, quoted=True, doubles=False))
+        return joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Word]]:
         """Return (subscript, value) for each element of an array literal at [start, end); None without `[X]=`."""
@@ -93,6 +93,15 @@ class Scanner:
             else:
                 elements += [(None, field) for field in self.fields(first, last)]
         return elements
+
+    def extended(self, array: Array, elements: Iterable[tuple[str | None, Word]], place: Place) -> Array:
+        """Return the array with further elements, pairs of subscript and value; without one it goes behind the last."""
+        items, following = dict(array.items), array.end
+        for subscript, item in elements:
+            key = following if subscript is None else self._key(subscript, Array(items, array.keyed), place)
+            items[key] = item
+            following = key + 1 if isinstance(key, int) else following
+        return Array(items, array.keyed)
 
     def number(self, text: str, place: Place, depth: int = 0) -> int:
         """Return the value of an arithmetic expression; its assignments change the state.
@@ -132,9 +141,9 @@ class Scanner:
             self.state.variables[base] = value
         elif isinstance(value, tuple):
             place = next((part.written for part in value if part.written), self.source.place(0, 0))
-            items = self.state.items(base, place)
-            items[self._key(subscript.removesuffix("]") or "0", old, place)] = Word(value, place)
-            self.state.variables[base] = Array(items, isinstance(old, Array) and old.keyed)
+            array = Array(self.state.items(base, place), isinstance(old, Array) and old.keyed)
+            element = (subscript.removesuffix("]") or "0", Word(value, place))
+            self.state.variables[base] = self.extended(array, [element], place)
 
     # ---- the scanner
 
@@ -182,7 +191,7 @@ class Scanner:
                 while close < end and self.data[close] not in special:
                     close += 1
                 for part in self.source.literal(at, close):
-                    # A unknown_part of code that a value holds may be several words.
+                    # An unknown part of code that a value holds may be several words.
                     pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
             at = close
         self.budget.spend(len(pieces) / 16)
@@ -258,14 +267,21 @@ class Scanner:
     # ---- values of names
 
     def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Pieces:
-        """Return the value of a variable, element or argument, with `name` added to its `variables`.
+        """Return the value of a variable, element or argument, with `name` put before its `variables`.
 
         One unknown part if nothing sets it; empty if it is declared without a value or unset, for an absent element
-        other than 0, and for an absent argument in a condition of a script without arguments. place: of the expansion.
+        other than 0, and for an absent argument in a condition of a script without arguments. place: of the expansion,
+        which `written` becomes; with blanks in the value each part that has a place of its own keeps it.
         """
         value = self.find(name, place, subscript)
         if value is not None:
-            return through(value, name, place, loose=loose)
+            several = any(character.isspace() for part in value for character in part.text)
+            return tuple(
+                replace(
+                    part, variables=(name, *part.variables), loose=loose, written=(several and part.written) or place
+                )
+                for part in value
+            )
         if name in self.state.variables or (subscript and subscript != "0") or (self._deciding and name.isdigit()):
             return ()
         return (unknown_part(self.state.missing(name), place, name, loose=loose),)
@@ -288,20 +304,18 @@ class Scanner:
             return None if item is None else item.pieces
         return value if subscript in (None, "0", "@", "*") else None
 
-    def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
+    def _key(self, subscript: str, array: Array, place: Place) -> int | str:
         """Return the key of a subscript: the text for an associative array or if unknown, else its integer.
 
         A negative integer counts from the end of the array.
         """
-        if isinstance(value, Array) and value.keyed:
+        if array.keyed:
             return subscript
         try:
             index = self.number(subscript, place)
         except Dark:
             return subscript
-        if index < 0 and isinstance(value, Array):
-            index += max((key for key in value.items if isinstance(key, int)), default=-1) + 1
-        return index
+        return index + array.end if index < 0 else index
 
     def _elements(self, name: str, items: list[Word], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` added to their variables.
@@ -323,7 +337,7 @@ class Scanner:
         raise NotImplementedError
 
 
-def _joined(stream: Stream) -> Pieces:
+def joined(stream: Stream) -> Pieces:
     """Return the parts with a blank for each None between elements."""
     return tuple(Piece(" ") if part is None else part for part in stream)
 

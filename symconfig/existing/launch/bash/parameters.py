@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
-from symconfig.existing.launch.bash.expand import Scanner, Stream, pattern
+from symconfig.existing.launch.bash.expand import Scanner, Stream, joined, pattern
 from symconfig.existing.launch.bash.state import plain, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, cut, text_of, unknown_of
 from symconfig.existing.launch.text import Place
@@ -146,7 +146,7 @@ class Expander(Scanner):
         if kind != "=" or name.isdigit():
             return made
         # What the variable has now is expanded: quotes of the default no longer count.
-        kept = tuple(Piece(" ") if part is None else part for part in made)
+        kept = joined(made)
         self.assign(name if subscript is None else f"{name}[{subscript}]", kept)
         return [replace(part, loose=braced.loose) for part in kept]
 

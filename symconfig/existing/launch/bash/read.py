@@ -1,39 +1,51 @@
-"""From a script, or a line of arguments, to a Reading."""
+"""From a script, or a line of arguments, to a Reading: which of its commands trains, and that command's words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from posixpath import basename
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, plain, shortened
-from symconfig.existing.launch.bash.training import Split, arguments, may_be_options, unread_word
-from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word, text_of, unknown_of
-from symconfig.existing.launch.text import Place, Text
-from symconfig.existing.launch.world import world
+from symconfig.existing.launch.bash.state import Budget, Command, Exhausted, Leave, Log, State, holds_options, shortened
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Reading, Setting, Unread, Word, text_of, unknown_of
+from symconfig.existing.launch.text import Place, Text, cover
+from symconfig.existing.launch.world import directives, world
+from symconfig.frameworks.launchers import LAUNCHERS
+from symconfig.frameworks.megatron.flags import is_option
 
 COMMAND = "a command such as torchrun ... pretrain_gpt.py --num-layers 32 ..."  # that is needed
-GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
 _SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
 _CUT = "is a command of its own for bash: the one above it ends before, at a comment, a blank line or a \\ with a blank"
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=")
-_DIRECTIVE = re.compile(rb"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
-# What Slurm sets from its options: sbatch's manual, "output environment variables".
-_SLURM = {
-    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
-    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
-    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "gres": ("SLURM_GPUS_ON_NODE",),
-    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
-}
+_BRANCHES = re.compile(r"is set (under a condition|in a loop)")
+_OPTION = re.compile(r"-|[\w.+~]+=")  # how a line of options and overrides begins, which has no program
+_LAUNCHERS = LAUNCHERS.keys() - {"sbatch"} | {"ray"}  # sbatch starts scripts
+# Programs of their own, that are no file ending in .py.
+_PROGRAMS = ("nemo", "swift", "megatron", "trl", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
+_MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
+# What is started with options of its own, and trains nothing itself.
+_TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
+# Launcher options that take no value; of torchrun, deepspeed and accelerate.
+_SWITCHES = words(
+    """
+    --standalone --no-python --no_python --use-env --use_env --run-path --run_path --no_local_rank --force_multi
+    --multi_gpu --use_deepspeed --use_fsdp --no_ssh --module --elastic_training --save_pid --mixed -u -m
+    """
+)
+_OTHER_WORK = re.compile(
+    r"preprocess|convert|checkpoint|download|setup|evaluat|eval_|_eval|infer|generat|serve|server"
+    r"|tokeniz|merge|benchmark_data|tools/|ckpt|export",
+    re.IGNORECASE,
+)
+_TRAINS = re.compile(r"train|tune|sft|gpt|bert|llama|t5|rlhf|dpo", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,7 @@ def read_bash(
             need=f"at most {LINE_BYTES:,}",
         )
     log = Log([text], folder)
-    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
+    shell = Interpreter(State.initial(text, folder, variables or {}, extra), Budget(), log)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
     try:
@@ -80,38 +92,15 @@ def read_bash(
     return _result(text, log, shell.state)
 
 
-def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
-    """Return the initial state: exported environment, arguments `extra`, and with a folder `$0` and the current folder.
-
-    Slurm's variables of the script's directives are exported if the environment lacks them and the number is decimal.
-    """
-    nowhere = text.place(0, 0)
-    given = {name: plain(value, place=nowhere) for name, value in variables.items()}
-    state = State({**given}, set(given))
-    state.arguments = tuple(Word((Piece(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
-    for option, word in _directives(text).items():
-        for name in _SLURM.get(option, ()):
-            value = word.pieces[0].text.rpartition(":")[2]
-            if name not in state.variables and value.isdecimal():
-                state.exported.add(name)
-                place = word.place if value == word.text else None
-                state.variables[name] = (Piece(value, place, written=word.place),)
-    if folder is not None:
-        state.folder = plain(str(folder), place=nowhere)
-        name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
-        state.variables["0"] = plain(str(folder / name) if folder.is_absolute() else f"./{name}", place=nowhere)
-    return state
-
-
 def _result(text: Text, log: Log, state: State) -> Bash:
     """Return the reading of the command most like training, else of a line of options, with runs and written files.
 
     Its notes are those of the log, the command's surroundings, unknown words and files with unknown contents, each
     once. Raises InputError if there is no such command.
     """
-    splits = [split for command in log.commands if (split := training.split(command)) is not None]
-    bare = (split for command in log.commands if (split := training.bare(command)) is not None)
-    if (best := training.chosen(splits) or training.chosen([*bare])) is None:
+    splits = [split for command in log.commands if (split := _split(command)) is not None]
+    lines = [Split(each, (), None, each.words) for each in log.commands if _OPTION.match(each.words[0].text)]
+    if (best := max(splits or lines, key=lambda each: each.trains, default=None)) is None:
         raise InputError(_no_training(text, log))
     reading, files = _reading(text, log, best), {**state.files, **best.command.files}
     dark_files = (
@@ -131,10 +120,10 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 def _reading(text: Text, log: Log, split: Split) -> Reading:
     """Return the reading of one training command: options, launcher, environment, world, and notes on unknown words."""
     launcher = tuple(word.joined() for word in split.launcher)
-    settings, unread, possible = arguments(split.arguments, log.written)
+    settings, unread, possible = _arguments(split.arguments, log.written)
     environment = {name: Word(parts, split.command.place).joined() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
-    scheduler = _directives(text)
+    scheduler = directives(text)
     return Reading(
         "bash",
         tuple(log.texts),
@@ -187,8 +176,8 @@ def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
     unread = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
-        if word.several and (not value or may_be_options(word)):
-            unread.append(unread_word(word, log.written))
+        if word.several and (not value or _may_be_options(word)):
+            unread.append(_unread_word(word, log.written))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
         unread.append(Unread(best.command.place, "the training command", why))
@@ -229,17 +218,153 @@ def _no_training(text: Text, log: Log) -> Problem:
     )
 
 
-def _directives(text: Text) -> dict[str, Word]:
-    """Return the last value of each option in #SBATCH comments, by name without dashes."""
-    options: dict[str, Word] = {}
-    for match in _DIRECTIVE.finditer(text.data):
-        line = match.group(1).split(b" #")[0]
-        pairs = re.finditer(rb"--?([A-Za-z][\w-]*)(?:[= \t]+([^\s-]\S*))?", line)
-        for pair in pairs:
-            if pair.group(2) is None:
-                continue
-            start = match.start(1) + pair.start(2)
-            place = text.place(start, start + len(pair.group(2)))
-            value = pair.group(2).decode("utf-8", "replace")
-            options[pair.group(1).decode()] = Word.of(value, place, literal=True)
-    return options
+# ---- a command's words: the launcher's, the program, the program's arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A command's words in three parts; `program` is None for a bare line of options."""
+
+    command: Command
+    launcher: tuple[Word, ...]
+    program: Word | None
+    arguments: tuple[Word, ...]
+
+    @property
+    def does(self) -> tuple[str, ...]:
+        """Return the program's path, with its subcommand if it is a known command with subcommands."""
+        path = self.program.text if self.program is not None else ""
+        return (path, *(word.text for word in self.arguments[:1] if basename(path) in _PROGRAMS))
+
+    @property
+    def trains(self) -> tuple[bool, bool, int]:
+        """Return the key by which a script's training command is chosen, the greatest.
+
+        That is (no other work such as evaluation, started by a launcher or named like training, number of options).
+        """
+        path = self.program.text if self.program is not None else ""
+        name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
+        named = basename(name) in _PROGRAMS or bool(_TRAINS.search(basename(name)))
+        options = sum(word.text.startswith("-") or "=" in word.text for word in self.arguments)
+        return not _OTHER_WORK.search(name), named or any(map(_starts, self.launcher)), options
+
+
+def _split(command: Command) -> Split | None:
+    """Return the command split at its program; None if it starts none, or a tool such as pip or pytest."""
+    words = command.words
+    at = _program_index(words, command.outer)
+    if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):
+        return None
+    return Split(command, tuple(words[:at]), words[at], tuple(words[at + 1 :]))
+
+
+def _program_index(words: Sequence[Word], outer: int) -> int | None:
+    """Return the index of the program: a known command at index `outer`, else a .py file, or a module after the -m of
+    python or a launcher. Modules of launchers are skipped. None for `python -c CODE` and `python -`; otherwise
+    `_index_after_launcher`.
+    """
+    if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
+        return outer
+    python = False
+    for index, word in enumerate(words):
+        text = word.text
+        name = basename(text)
+        # A launcher that a variable holds is not known, and `-m` behind it names a module all the same.
+        python |= _is_python(word) or name in _LAUNCHERS or word.unknown is not None
+        if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
+            return None
+        if text.endswith(".py") and not text.startswith("-"):
+            return index
+        if text in ("-m", "--module") and python and index + 1 < len(words):
+            module = words[index + 1].text
+            if not module.startswith(_MODULE_LAUNCHERS) and not module.endswith(".py"):
+                return index + 1
+    return _index_after_launcher(words)
+
+
+def _index_after_launcher(words: Sequence[Word]) -> int | None:
+    """Return the index of the first word after launchers (or python), their options, launch, job, submit and `--`.
+
+    None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
+    the next word unless it is a switch or has `=`; unknown words are skipped while options follow.
+    """
+    at = next((index for index, word in enumerate(words) if _starts(word) or _is_python(word)), len(words)) + 1
+    if not any(word.text.startswith("--") for word in words[at - 1 :]):
+        return None
+    while at < len(words):
+        text = words[at].text
+        if text.startswith("-") and text != "--" and not words[at].several:
+            at += 1 if "=" in text or text in _SWITCHES else 2
+        elif words[at].several and any(_opens(word) for word in words[at + 1 :]) and not _opens(words[at + 1]):
+            at += 1  # several options of the launcher in one word that is not known
+        elif text in ("launch", "job", "submit", "--") or _starts(words[at]) or _is_python(words[at]):
+            at += 1
+        else:
+            return at
+    return None
+
+
+def _is_python(word: Word) -> bool:
+    return re.fullmatch(r"python[\d.]*", basename(word.text)) is not None
+
+
+def _opens(word: Word) -> bool:
+    return word.text.startswith("-") or word.several
+
+
+def _starts(word: Word) -> bool:
+    """Return whether a word is a launcher or a launcher's module."""
+    return basename(word.text) in _LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
+
+
+def _arguments(
+    words: Sequence[Word], source: Callable[[Place], str]
+) -> tuple[list[Setting], list[Unread], list[Setting]]:
+    """Return (settings, unread, possible) of a program's arguments, grouped as by argparse.
+
+    settings: its options; words before any option, and after a joined `--x=1`, are of a first one "". unread: notes on
+    unknown words that may be options. possible: the options that these may be. source: the text at a place.
+    """
+    groups: list[tuple[Word | None, list[Word]]] = [(None, [])]
+    unread, possible = list[Unread](), list[Setting]()
+    for word in words:
+        name, values = groups[-1]
+        if word.several and (word.brings != () if name is None or values else _may_be_options(word)):
+            unread.append(item := _unread_word(word, source))
+            unknown = (Word.dark(item.why, word.place),)
+            possible += [Setting(option, option, unknown, item.place) for option in word.brings or ()]
+        elif is_option(word.text) and word.text != "--":
+            groups += [(word, []), *([(None, list[Word]())] if "=" in word.text else [])]
+        else:
+            values.append(word)
+    settings = [_setting(name, values) for name, values in groups if name is not None]
+    if loose := [word for name, values in groups if name is None for word in values]:
+        place = cover(word.place for word in loose) or loose[0].place
+        settings.insert(0, Setting("", "", tuple(word.joined() for word in loose), place))
+    return settings, unread, possible
+
+
+def _setting(name: Word, values: Sequence[Word]) -> Setting:
+    """Return an option with its values; a word `--x=1` has the one behind its `=`."""
+    if "=" in name.text:
+        spelled = name.text.partition("=")[0]
+        return Setting(spelled, spelled, (name.after(len(spelled) + 1).joined(),), name.place, joined=True)
+    last = values[-1].place if values else name.place
+    whole = cover((name.place, last)) if name.place.start <= last.start else None
+    return Setting(name.text, name.text, tuple(value.joined() for value in values), whole or name.place)
+
+
+def _may_be_options(word: Word) -> bool:
+    """Return whether an unknown word brings options; if not known, whether its variable or a branch suggests it."""
+    if word.brings is not None:
+        return bool(word.brings)
+    names = [part.variables[-1] for part in word.pieces if part.variables]
+    return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.pieces)
+
+
+def _unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
+    """Return the note that a word is unknown and may be any number of options: those it brings, or any if unknown."""
+    place = next((part.written for part in word.pieces if part.written is not None), word.place)
+    hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
+    what = " ".join(source(place).split())[:80] or word.text
+    return Unread(place, what, word.unknown or "is not known", hides, options=True)

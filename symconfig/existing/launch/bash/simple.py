@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash import source as code
-from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
-from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
 from symconfig.existing.launch.bash.state import Array, Value
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of
-from symconfig.existing.launch.text import Place
 
 # A line of a here-document after its tabs, and all of one.
 _UNTABBED, _WHOLE = re.compile(rb"\t*([^\n]*\n?)"), re.compile(rb"(.+)", re.DOTALL)
@@ -57,19 +53,17 @@ class Simple(Shell):
                 and child.start_byte >= start
             ]
             strings = [child for child in children if child.type.endswith("_redirect")]
-            run = partial(self._words, source, node, assigned, [*named, *behind])
-            status = self._redirected(source, strings, run)
+            with self._redirections(source, strings) as extra:
+                status = self._words(source, node, assigned, [*named, *behind, *extra])
         return status
 
-    def _words(
-        self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node], extra: Sequence[Node] = ()
-    ) -> Truth:
+    def _words(self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node]) -> Truth:
         """Expand the words of a simple command and run it; return its status.
 
         Assignments in front are exported and undone afterwards; if there are no words they stay, and give the status.
         """
         expander, words = self.expander(source), list[Word]()
-        for start, end in word_ranges(source.data, [*named, *extra]):
+        for start, end in word_ranges(source.data, named):
             words += expander.fields(start, end)
             self.budget.spend(len(words) // 64)
         if not words:
@@ -78,13 +72,8 @@ class Simple(Shell):
         names = [self.assign(source, child) for child in assigned]
         self.state.exported |= set(names)
         status = run_words(self, words, place_at(source, node))
-        for name in names:  # they hold for this command only
-            if name in before:
-                self.state.variables[name] = before[name]
-            else:
-                self.state.variables.pop(name, None)
-            if name not in exported:
-                self.state.exported.discard(name)
+        self.state.restore({name: (name in before, before.get(name)) for name in names})
+        self.state.exported -= set(names) - exported
         return status
 
     def assign(self, source: Source, node: Node, keyed: bool = False) -> str:
@@ -103,10 +92,10 @@ class Simple(Shell):
         expander = self.expander(source)
         state = self.state
         if source.data[at : at + 1] == b"(":
-            items = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
-            old = state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
-            keyed = keyed or (isinstance(old, Array) and old.keyed)
-            value: Value = _array(expander, items, state.items(name, place) if added else {}, keyed, place)
+            elements = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
+            old = state.variables.get(name)  # the elements may have set it, `A+=(${A:=1})`
+            array = Array(state.items(name, place) if added else {}, keyed or (isinstance(old, Array) and old.keyed))
+            value: Value = expander.extended(array, elements, place)
         else:
             parts = expander.value(at, code.value_end(source.data, node)) or (Piece("", written=place),)
             own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
@@ -166,6 +155,7 @@ class Simple(Shell):
             frame[name] = name in self.state.variables, self.state.variables.get(name)
 
     def _exports(self, keyword: str, flags: str, name: str) -> None:
+        """Mark a variable as exported by `export` (but not `export -n`) or the flag `-x`; others keep their mark."""
         if (keyword == "export" and "n" not in flags) or "x" in flags:
             self.state.exported.add(name)
 
@@ -188,22 +178,18 @@ class Simple(Shell):
     def _redirected_statement(self, source: Source, node: Node) -> Truth:
         """Run a statement with redirections and return its status, TRUE without a body."""
         body = node.child_by_field_name("body")
-
-        def run(extra: Sequence[Node]) -> Truth:
+        with self._redirections(source, node.children_by_field_name("redirect")) as extra:
             if body is None:
                 return TRUE
             return self._command(source, body, extra) if body.type == "command" else self.execute(source, body)
 
-        return self._redirected(source, node.children_by_field_name("redirect"), run)
-
-    def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
-        """Run a command, `run`, with its redirections; return its status.
+    @contextmanager
+    def _redirections(self, source: Source, nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
+        """Redirect input and output inside the block, which gets the words that stand behind a redirection.
 
         Here-documents and here-strings become standard input; `< FILE` is ignored. What is printed to a file is kept in
-        `state.files`. `run` gets the words that stand behind a redirection.
+        `state.files`, unless the block raises.
         """
-        if not nodes:
-            return run(())
         stdin, target, append, expander = self.stdin, None, False, self.expander(source)
         extra: list[Node] = []
         # A here-document holds those that stand behind it.
@@ -225,17 +211,14 @@ class Simple(Shell):
                     target = expander.value(destinations[0].start_byte, destinations[0].end_byte)
                     append = sign.endswith(">>")
         outer, before = self.stdin, self.output
-        self.stdin = stdin
-        if target is not None:
-            self.output = []
+        self.stdin, self.output = stdin, before if target is None else []
         try:
-            status = run(extra)
+            yield extra
         finally:
-            made, self.stdin, self.output = tuple(self.output or ()), outer, before
+            self.stdin, printed, self.output = outer, self.output, before
         # A name that is not known is the same without its holes where it is used again.
-        if target is not None and made and (name := text_of(target)):
-            self.state.files[name] = (*(self.state.files.get(name, ()) if append else ()), *made)
-        return status
+        if target is not None and printed and (name := text_of(target)):
+            self.state.files[name] = (*(self.state.files.get(name, ()) if append else ()), *printed)
 
     def _document(self, source: Source, node: Node) -> Pieces:
         """Return the text of a here-document, expanded unless its delimiter is quoted; () without a body.
@@ -255,25 +238,3 @@ class Simple(Shell):
         return tuple(
             part for line in lines.finditer(source.data, start, body.end_byte) for part in expand(*line.span(1))
         )
-
-
-def _array(
-    expander: Expander,
-    added: list[tuple[str | None, Word]],
-    items: dict[int | str, Word],
-    keyed: bool,
-    place: Place,
-) -> Array:
-    """Return an array of `items` (changed in place) with the elements `added`, pairs of subscript and value.
-
-    An element without subscript goes behind the last index; an unknown subscript of an indexed array is a key as text.
-    """
-    following = max((key for key in items if isinstance(key, int)), default=-1) + 1
-    for subscript, item in added:
-        key: int | str = following if subscript is None else subscript
-        if subscript is not None and not keyed:
-            with suppress(Dark):
-                key = expander.number(subscript, place)
-        items[key] = item
-        following = key + 1 if isinstance(key, int) else following
-    return Array(items, keyed)

@@ -58,8 +58,8 @@ class Source:
         if not (gaps := [*_PLACEHOLDER.finditer(whole.data)]) or not parse(whole).has_error:
             return whole
         for gap in gaps:
-            unknown_part = Piece("", unknown="is to be filled in", written=whole.place(*gap.span()))
-            filled += [*whole.literal(done, gap.start()), unknown_part]
+            unknown = Piece("", unknown="is to be filled in", written=whole.place(*gap.span()))
+            filled += [*whole.literal(done, gap.start()), unknown]
             done = gap.end()
         return cls([*filled, *whole.literal(done, len(whole.data))], text.place(0, 0))
 

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Unread, Word, text_of
 from symconfig.existing.launch.text import Place, Text, cover
+from symconfig.existing.launch.world import slurm_variables
 from symconfig.frameworks.megatron.flags import is_option
 
 _OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.[\w\-/@]+)+=")
@@ -26,6 +27,11 @@ class Array:
 
     items: Mapping[int | str, Word]
     keyed: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the index behind the last one; 0 without any."""
+        return max((key for key in self.items if isinstance(key, int)), default=-1) + 1
 
 
 # None: known to be unset. A name that is nowhere in a state's variables may be set by the environment.
@@ -68,23 +74,6 @@ def holds_options(name: str) -> bool:
     return _OPTIONS.search(name) is not None
 
 
-def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
-    """Return a value as expanded from `$name`, which is put before its variables.
-
-    `written` becomes `place`; with blanks in the value each part that has a place of its own keeps it.
-    """
-    several = any(character.isspace() for part in parts for character in part.text)
-    return tuple(
-        replace(
-            part,
-            variables=(name, *part.variables),
-            loose=loose,
-            written=part.written if several and part.written else place,
-        )
-        for part in parts
-    )
-
-
 def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
     """Return the words, each a tuple of pieces; known unquoted (loose) pieces are split at the characters of `ifs`.
 
@@ -112,6 +101,7 @@ def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
     return [tuple(each) for each in (*made, *([] if word is None else [word]))]
 
 
+GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
 CHARACTERS = 512  # of a value, kept in a step
 SHOWN = 80  # characters of the source in a message
@@ -194,12 +184,14 @@ class Log:
         return next((text.at(place) for text in self.texts if text.file == place.file), "")
 
     def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS) -> None:
+        """Add a note to `unread`, with `what` shortened; none that is there, and none beyond 200."""
         item = Unread(place, shortened(what), why, hides)
         if item not in self.unread and len(self.unread) < MESSAGES:
             self.unread.append(item)
 
 
 def shortened(what: str) -> str:
+    """Return code in one line without continuations; beyond 80 characters it is cut and ends in "..."."""
     line = " ".join(what.replace("\\\n", " ").split())
     return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
 
@@ -218,6 +210,25 @@ class State:
     folder: Pieces | None = None
     files: dict[str, Pieces] = field(default_factory=dict)
 
+    @classmethod
+    def initial(cls, text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Self:
+        """Return the state before a script: arguments `extra`, exported `variables`, and Slurm's of its directives.
+
+        Those given have precedence over Slurm's. With a folder `$0` and the current folder are known.
+        """
+        nowhere = text.place(0, 0)
+        known: dict[str, Value] = {name: plain(value, place=nowhere) for name, value in variables.items()}
+        for name, (number, word) in slurm_variables(text).items():
+            place = word.place if number == word.text else None
+            known.setdefault(name, (Piece(number, place, written=word.place),))
+        words = (Word((Piece(word),), Place(GIVEN, 0, 0, 1, at)) for at, word in enumerate(extra, 1))
+        state = cls(known, set(known), arguments=tuple(words))
+        if folder is not None:
+            state.folder = plain(str(folder), place=nowhere)
+            name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
+            state.variables["0"] = plain(str(folder / name) if folder.is_absolute() else f"./{name}", place=nowhere)
+        return state
+
     @property
     def ifs(self) -> str:
         value = self.variables.get("IFS")
@@ -232,6 +243,14 @@ class State:
             functions=dict(self.functions),
             files=dict(self.files),
         )
+
+    def restore(self, saved: Mapping[str, tuple[bool, Value]]) -> None:
+        """Set variables to saved pairs of whether they were in the state, and their value; remove the others."""
+        for name, (known, value) in saved.items():
+            if known:
+                self.variables[name] = value
+            else:
+                self.variables.pop(name, None)
 
     def environment(self) -> dict[str, Pieces]:
         """Return the exported variables by name, without arrays and unset ones."""
@@ -265,41 +284,41 @@ def merged_states(
     if len(outcomes) == 1:
         return outcomes[0]
     states, outputs = [state for state, _ in outcomes], [output for _, output in outcomes]
-    alike = all(_comparable(outputs[0]) == _comparable(output) for output in outputs[1:])
     first = states[0].copy()
     names = dict.fromkeys(name for state in states for name in state.variables)
     budget.spend(len(names) * len(states) / 8)
     for name in names:
         # A name that a state does not have stands for what the environment has: a text that no value equals.
         values = [state.variables.get(name, f"${name}") for state in states]
-        if not all(_equal(values[0], value) for value in values[1:]):
+        if not _alike(values):
             first.variables[name] = _merged_value(name, values, why, place)
     for state in states[1:]:
         first.exported |= state.exported
         first.functions = {**state.functions, **first.functions}
         for name, content in state.files.items():
             known = first.files.get(name)
-            first.files[name] = content if known is None or _equal(known, content) else (unknown_part(why, place),)
+            first.files[name] = content if known is None or _alike((known, content)) else (unknown_part(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Word((unknown_part(why, place, loose=True),), place),)
-    return first, outputs[0] if alike else _merged_parts(outputs, why, place)
+    return first, outputs[0] if _alike(outputs) else _merged_parts(outputs, why, place)
 
 
-def _equal(left: Value | str, right: Value | str) -> bool:
-    """Return whether two values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
-    if isinstance(left, Array) and isinstance(right, Array):
-        return list(left.items) == list(right.items) and all(
-            _comparable(left.items[key].pieces) == _comparable(right.items[key].pieces) for key in left.items
-        )
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        return left is right or _comparable(left) == _comparable(right)
-    return left == right
+def _alike(values: Sequence[Value | str]) -> bool:
+    """Return whether all values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
+    return all(value is values[0] or _meaning(value) == _meaning(values[0]) for value in values[1:])
 
 
-def _comparable(parts: Pieces) -> list[str]:
-    """Return text, reason, text, ... of the parts: adjacent known texts joined, the reason of each unknown part."""
+def _meaning(value: Value | str) -> object:
+    """Return what tells a value from others: of parts text, reason, text, ... with adjacent known texts joined.
+
+    Of an array pairs of key and this; a string or None itself.
+    """
+    if isinstance(value, Array):
+        return [(key, _meaning(word.pieces)) for key, word in value.items.items()]
+    if not isinstance(value, tuple):
+        return value
     texts = [""]
-    for part in parts:
+    for part in value:
         if part.unknown:
             texts += [part.unknown, ""]
         else:
@@ -331,7 +350,7 @@ def _merged_words(lists: list[list[Word]], why: str, place: Place) -> list[Word]
 
     An option whose values differ is in the rests with its name.
     """
-    meanings = [[_comparable(word.pieces) for word in words] for words in lists]
+    meanings = [[_meaning(word.pieces) for word in words] for words in lists]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
         count += 1

@@ -6,13 +6,12 @@ Source: NeMo-RL 0.7.0, nemo_rl/utils/config.py (load_config_with_inheritance, me
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from posixpath import basename
 from typing import Any, Final
 
 from symconfig.existing.launch.dialects.override import Entry, entries
-from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, Tree, World
 from symconfig.existing.launch.world import stated_numbers
 
@@ -53,7 +52,7 @@ def applies(reading: Reading) -> bool:
 
 def usual(reading: Reading) -> str | None:
     """Return the name of the configuration that NeMo-RL's program uses without --config; None for other programs."""
-    match = _PROGRAM.fullmatch(basename(reading.program.text)) if reading.program is not None else None
+    match = _PROGRAM.fullmatch(basename(reading.path))
     return f"{_USUAL.get(match[1], match[1])}.yaml" if match else None
 
 
@@ -62,18 +61,16 @@ def comes_with_it(name: str) -> bool:
     return _OWN.fullmatch(basename(name)) is not None
 
 
-def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of files (without `defaults`), then of overrides, one per path: the last one.
+def inherited(trees: Iterable[Tree]) -> Iterator[Entry]:
+    """Yield the entries of files without `defaults`, the files in order.
 
-    `_override_: true` removes what earlier files say of the section that it stands in.
+    Before those of a section with `_override_: true` stands one with `removed`, for what earlier files say of it.
     """
-    found = list[Entry]()
     for tree in trees:
         own = [each for each in entries(tree) if each.path[0] != DEFAULTS]
         marks = (each for each in own if each.path[-1] == _OVERRIDE and each.value is True)
-        found += [replace(each, path=each.path[:-1], removed=True) for each in marks]
-        found += [each for each in own if each.path[-1] != _OVERRIDE]
-    return list(by_path((*found, *overrides)).values())
+        yield from (replace(each, path=each.path[:-1], removed=True) for each in marks)
+        yield from (each for each in own if each.path[-1] != _OVERRIDE)
 
 
 def world(settings: Sequence[Setting]) -> World:

@@ -24,7 +24,7 @@ _NODE = 8  # GPUs, where nothing says how many
 
 def program(reading: Reading) -> str | None:
     """Return the name of OpenRLHF's program, such as "train_ppo_ray"; None for other programs."""
-    match = _PROGRAM.fullmatch(reading.program.text) if reading.program is not None else None
+    match = _PROGRAM.fullmatch(reading.path)
     return match[1] if match else None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -170,11 +170,6 @@ def overrides_apart(settings: Sequence[Setting], *, any_section: bool = False) -
         elif rest:
             yield replace(setting, values=tuple(rest))
         yield from apart
-
-
-def as_settings(values: Iterable[Entry]) -> tuple[Setting, ...]:
-    """Return the entries as settings named by their dotted keys."""
-    return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:

@@ -31,8 +31,8 @@ _GPUS = {"--actor-num-nodes": 1, "--actor-num-gpus-per-node": 8, "--rollout-num-
 
 def applies(reading: Reading) -> bool:
     """Return whether slime's train.py is started: by its name and at least two of slime's own options."""
-    program = basename(reading.program.text) if reading.program is not None else ""
-    return bool(_PROGRAMS.fullmatch(program)) and len(_OWN & {setting.name for setting in reading.settings}) > 1
+    own = _OWN & {setting.name for setting in reading.settings}
+    return bool(_PROGRAMS.fullmatch(basename(reading.path))) and len(own) > 1
 
 
 def started(reading: Reading) -> Reading:

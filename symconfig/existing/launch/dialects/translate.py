@@ -16,12 +16,11 @@ from typing import Any, TypeAlias
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import shorten
-from symconfig.existing.launch.dialects.override import Entry, as_text
+from symconfig.existing.launch.dialects.override import Entry, Path, as_text
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.formats.renamed import BRIDGE
 from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
-Path = tuple[str, ...]
 Meaning: TypeAlias = tuple[str, Any]  # a destination and its value
 Neighbours: TypeAlias = Callable[[str], Any]  # the value of a key in the same section
 Reader: TypeAlias = Callable[[Entry, Neighbours], Iterable[Meaning]]  # ValueError says why a meaning is not known

@@ -86,7 +86,7 @@ def program(reading: Reading) -> Program | None:
     By its script's path or command; by an option that only one tuner has; as TRL by a script named after a method with
     a model and a dataset. `megatron`: by script, command, options for Megatron-Core, or USE_MCA.
     """
-    path = reading.program.text if reading.program is not None else ""
+    path = reading.path
     names, switch = {each.key for each in reading.settings}, reading.environment.get("USE_MCA")
     command, _, word = path.rpartition("/")[2].partition(" ")
     cored = switch is not None and switch.text in ("1", "true")  # of LLaMA-Factory

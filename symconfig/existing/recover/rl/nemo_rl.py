@@ -7,7 +7,7 @@ nemo_rl/models/megatron/setup.py (setup_model_config), nemo_rl/models/automodel/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
 
 from symconfig.descriptor.architectures.keys import words
@@ -27,7 +27,6 @@ from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
 from symconfig.formats.nemo_rl import GENERATION as _GENERATION
 from symconfig.formats.nemo_rl import KEYS, POLICY
 from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
-from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 
@@ -50,11 +49,10 @@ _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
 _NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of one configuration on `gpus` GPUs; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=NEMO, init=False)
+    trainer = NEMO
 
     @property
     def keys(self) -> Keys:
@@ -151,15 +149,14 @@ class Reader(Script):
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
 
-    def run(self) -> Run:
-        """Return the policy's run with its step (GRPO) or its update (others). Raises InputError with all problems."""
+    def made(self) -> Run | None:
+        """Return the policy's run with its step (GRPO) or its update (others)."""
         self.problems += self._refused()
-        model, run = self.model(f"{POLICY}.model_name"), None
-        if not self.problems and model is not None:
-            run = self._step(model) if self._method == "grpo" else self._without_generation(model)
-        if self.problems or self.values.problems or run is None:
-            raise self.refusal()
-        return replace(run, assumed=(*run.assumed, *self.assumed))
+        model = self.model(f"{POLICY}.model_name")
+        if self.problems or model is None:
+            return None
+        run = self._step(model) if self._method == "grpo" else self._without_generation(model)
+        return None if self.values.problems else run
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: an algorithm, engine or precision that is not predicted, and no GPU to train on."""
@@ -252,10 +249,6 @@ class Reader(Script):
         whole sequence. The response is at most what the prompt leaves. The engine's tp includes its pipeline stages.
         """
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
-        prompts, samples = values.whole("rl.prompts"), values.whole("rl.samples")
-        batch = values.whole(f"{POLICY}.train_global_batch_size")
-        if not (prompts and samples and batch):
-            return None
         whole, stated = self._longest, values.whole("data.max_input_seq_length")
         stated = None if stated is None or stated >= whole else stated
         prompt = self.longest_prompt(stated, min(whole // 2, PROMPT), "no key says less than the whole")
@@ -268,9 +261,6 @@ class Reader(Script):
         return self.step_section(
             prompt,
             max(1, response),
-            prompts,
-            samples,
-            batch,
             _ADVANTAGES,
             reference=bool(values.number("rl.reference")) and not values.switch("rl.no_reference"),
             rollout={"tp": tp * pp, **({"memory_share": share} if share else {})},

@@ -8,18 +8,16 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
-from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.rl.script import PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.openrlhf import ADVANTAGES
-from symconfig.formats.tuners import Trainer
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 
@@ -29,11 +27,10 @@ _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=OPENRLHF, init=False)
+    trainer = OPENRLHF
 
     @property
     def workers(self) -> Workers:
@@ -43,17 +40,14 @@ class Reader(Script):
     def _program(self) -> str:
         return program(self.reading) or ""
 
-    def run(self) -> Run:
-        """Return the trained model's run: for train_ppo_ray with the step and any critic's run, else with its update.
-
-        Raises InputError with all problems.
-        """
+    def made(self) -> Run | None:
+        """Return the model's run: for train_ppo_ray with the step and any critic's run, else with its update."""
         self.problems += self._refused()
         model = self.model("actor.model_name_or_path")
         values, rl = self.values, self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
         if self.problems or values.problems or model is None or (rl is None and self._program == RAY):
-            raise self.refusal()
+            return None
         if rl is None:
             return self._without_generation(model)
         packed = self._room("train", rl).within(rl, max(1, gpus // self.ranks))
@@ -69,7 +63,7 @@ class Reader(Script):
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self.ranks), packed.room, on)
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
+        return replace(actor, step=step, critic=critic)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: a program that is not predicted, a reference on other numbers of GPUs than the actor's."""
@@ -107,11 +101,7 @@ class Reader(Script):
         Longest prompt and response, if not given, share data.max_len; the prompt is then an assumption.
         """
         values, served = self.values, self._pools.get("vllm", 0)
-        prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
-        batch, engines = values.whole("train.batch_size"), values.whole("vllm.num_engines")
-        if not (prompts and samples and batch):
-            return None
-        if engines is None:
+        if values.whole("vllm.num_engines") is None:
             self.problems.append(self.problem("vllm.num_engines", "generation without vLLM is not predicted"))
             return None
         whole, response = values.whole("data.max_len") or 1, values.whole("rollout.max_new_tokens")
@@ -119,10 +109,13 @@ class Reader(Script):
         if response is not None:
             left, why = max(1, whole - response), "what data.max_len leaves"
         prompt = self.longest_prompt(values.whole("prompt_max_len"), left, why)
-        placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
-        reference = bool(values.number("rl.reference"))
         return self.step_section(
-            prompt, response or whole - prompt, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed
+            prompt,
+            response or whole - prompt,
+            _ALGORITHMS,
+            reference=bool(values.number("rl.reference")),
+            placement="split" if served else "colocated",
+            rollout_gpus=served or None,
         )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
@@ -164,10 +157,8 @@ class Reader(Script):
         words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
         words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
-        supplied = replace(self.supplied, gpus=gpus, seq_length=room)
-        run = deepspeed.run_of_json(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
-        run = run.with_loss(LossKernel.WIDE_IN_PLACE)
+        run = self.of_json(config, words, model, gpus, room).with_loss(LossKernel.WIDE_IN_PLACE)
         # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).
         return replace(run, configuration=replace(run.configuration, cp_comm="p2p"))
 
@@ -214,4 +205,4 @@ class Reader(Script):
             reference="streamed" if self._streams else "resident",
         )
         self.full_sequences(longest, "data.max_len")
-        return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
+        return replace(run, alone=alone)

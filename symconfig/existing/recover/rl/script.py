@@ -17,8 +17,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting, Word, settings
-from symconfig.existing.recover import megatron
-from symconfig.existing.recover.deepspeed_model import named_model, named_targets, with_adapter
+from symconfig.existing.recover import deepspeed, megatron
+from symconfig.existing.recover.deepspeed_model import adapted, named_model, named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values, Workers
@@ -49,15 +49,6 @@ def without_images(described: Described) -> Described:
     model = described.model.model_copy(update={"vision": None})
     left = Assumed("images", "none", "prompts with images are not predicted: the tower is left out")
     return Described(model, zoo_match(model), (*described.assumed, left))
-
-
-def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) -> Described:
-    """Return the model with an adapter of these fields. Raises InputError if they are not valid for it."""
-    problems: list[Problem] = []
-    made = with_adapter(model.model, fields, problems)
-    if made is None:
-        raise InputError([replace(problem, file=reading.file) for problem in problems])
-    return replace(model, model=made)
 
 
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
@@ -124,10 +115,6 @@ class Script:
         """Return a problem at an option's place, else in the script's file. words: got, need, hint."""
         return self.values.problem(key, what, self.reading.file, **words)
 
-    def refusal(self) -> InputError:
-        """Return an InputError with all collected problems, without duplicates; it is not raised here."""
-        return InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
-
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
         """Return the supplied model, else the one that an option names, with the script's adapter if `adapts`.
 
@@ -167,11 +154,46 @@ class Script:
         """Return whether a mean length of prompts or responses has to be assumed, as the user supplied none."""
         return None in (self.supplied.prompt_length, self.supplied.response_length)
 
-    def section(self, prompt: int, response: int, **fields: object) -> Rl | None:
-        """Return a step's numbers as a job's section; None with the reason in `problems` if they are invalid.
+    def step_section(
+        self,
+        prompt: int,
+        response: int,
+        names: Mapping[str, str],
+        sizes: tuple[int | None, int | None, int | None] | None = None,
+        **own: Any,
+    ) -> Rl | None:
+        """Return a step's numbers as a job's section; None if a size is missing, or, with the reason in `problems`, if
+        they are invalid.
 
-        prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed.
+        prompt, response: longest, in tokens; mean lengths are the supplied ones, else assumed. names: the job's
+        algorithm by the program's name of it, else GRPO. sizes: prompts of a step, samples of a prompt, samples of an
+        update (one update if they do not divide); by default as the options have them. own: fields that replace those
+        that all programs share, those of its "rollout" one by one.
         """
+        values = self.values
+        prompts, samples, batch = sizes or map(values.whole, ("rl.prompts", "rl.samples", "rl.batch"))
+        if not (prompts and samples and batch):
+            return None
+        updates = max(1, prompts * samples // batch)
+        engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
+        rollout = {
+            "engine": engine if engine in ("vllm", "sglang") else "vllm",
+            "tp": values.whole("step.rollout_tp") or 1,
+            "dp": values.whole("ranks.dp"),
+            "memory_share": values.number("step.memory_share"),
+            **({} if most is None else {"max_num_seqs": most}),
+        }
+        fields: dict[str, object] = {
+            "algorithm": names.get(values.text("rl.algorithm") or "", "grpo"),
+            "prompts": prompts,
+            "samples": samples,
+            "updates": updates if prompts * samples % updates == 0 else 1,
+            "epochs": values.whole("rl.epochs") or 1,
+            "entropy": bool(values.number("rl.entropy")),
+            "placement": "split" if self.apart else "colocated",
+            "rollout_gpus": self.apart or None,
+        }
+        fields |= own | {"rollout": rollout | own.get("rollout", {})}
         stated = self.supplied
         for what, longest, mean in (
             ("prompt", prompt, stated.prompt_length),
@@ -188,36 +210,6 @@ class Script:
             texts = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
             self.problems += [Problem(f"makes no step: {text}", file=self.reading.file) for text in texts]
             return None
-
-    def step_section(
-        self, prompt: int, response: int, prompts: int, samples: int, batch: int, names: Mapping[str, str], **own: Any
-    ) -> Rl | None:
-        """Return a step's section with the fields that all programs share; None with the reason in `problems`.
-
-        prompt, response: longest, in tokens. prompts: of a step; samples: of a prompt; batch: samples of an update (one
-        update if they do not divide). names: the job's algorithm by the program's name of it, else GRPO. own: fields
-        that replace shared ones, those of its "rollout" one by one.
-        """
-        values, updates = self.values, max(1, prompts * samples // batch)
-        engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
-        rollout = {
-            "engine": engine if engine in ("vllm", "sglang") else "vllm",
-            "tp": values.whole("step.rollout_tp") or 1,
-            "dp": values.whole("ranks.dp"),
-            "memory_share": values.number("step.memory_share"),
-            **({} if most is None else {"max_num_seqs": most}),
-        }
-        fields = {
-            "algorithm": names.get(values.text("rl.algorithm") or "", "grpo"),
-            "prompts": prompts,
-            "samples": samples,
-            "updates": updates if prompts * samples % updates == 0 else 1,
-            "epochs": values.whole("rl.epochs") or 1,
-            "entropy": bool(values.number("rl.entropy")),
-            "placement": "split" if self.apart else "colocated",
-            "rollout_gpus": self.apart or None,
-        }
-        return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def step(self, rl: Rl, actor: Run, packed: Packed, **own: Any) -> Step:
         """Return the step around an actor's run, whose update has the micro-batches `packed` or smaller ones.
@@ -347,7 +339,33 @@ class Script:
         return replace(run, described=described, program=program)
 
     def run(self) -> Run:
-        """Return the trained model's run with the step around it. Raises InputError with all problems."""
+        """Return the trained model's run with its step or update, and all assumptions.
+
+        Raises InputError with all problems.
+        """
+        made = self.made()
+        if made is None or self.problems:
+            raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
+        return replace(made, assumed=(*made.assumed, *self.assumed))
+
+    def of_json(self, config: dict[str, Any], words: Sequence[str], model: Described, gpus: int, length: int) -> Run:
+        """Return the model's run by a DeepSpeed JSON (`config`) that the program builds. Raises InputError.
+
+        words: the program's options as arguments of Transformers' Trainer, in place of the script's; its launcher
+        stays. length: tokens per sequence.
+        """
+        stated = settings(words, self.reading.file)
+        own = replace(self.reading, deepspeed=deepspeed.built_json(config), settings=stated, possible=())
+        supplied = replace(self.supplied, model=model.model, gpus=gpus, seq_length=length)
+        made = deepspeed.run(own, self.known_cluster, supplied)
+        return replace(made, described=replace(model, model=made.described.model))
+
+    def made(self) -> Run | None:
+        """Return the trained model's run with its step or update, and with any critic's run; None if it cannot be made.
+
+        What keeps it from being made is then in `problems` or those of `values`; raises InputError for problems of the
+        trained model.
+        """
         raise NotImplementedError
 
     @property

@@ -5,7 +5,7 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
@@ -20,7 +20,6 @@ from symconfig.existing.recover.rl.step import Packed, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
-from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.megatron.flags import first_with, flags
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
@@ -38,11 +37,10 @@ _OF_THE_NAME = words(
 ALWAYS = ("--bf16", "--use-distributed-optimizer")
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=SLIME, init=False)
+    trainer = SLIME
 
     @property
     def whole(self) -> bool:
@@ -59,28 +57,57 @@ class Reader(Script):
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
         return (*settings(own, self.reading.file), *known)
 
-    def run(self) -> Run:
-        """Return the actor's run with the step around it, and the critic if there is one. Raises InputError."""
+    def made(self) -> Run | None:
+        """Return the actor's run with the step around it, and with a critic if the algorithm has one.
+
+        The critic is the actor's run once more. Options of shape are dropped for a model that is known by its name.
+        """
         values = self.values
         for name in ("debug_train_only", "loss_type"):
             if values.given(name) and values.text(name) in ("", "sft_loss"):
                 raise InputError(self.problem(name, "fine-tuning by slime is not predicted"))
-        rl, served = None, self.apart
-        trained = self.gpus - served if not values.switch("colocate") else self.gpus
-        if trained >= 1:
-            rl = self._rl(served)
-        elif all(values.whole(name) for name in ("actor_num_nodes", "actor_num_gpus_per_node")):  # 0 is their problem
-            self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
+        if self.trained_gpus < 1:
+            if all(values.whole(name) for name in ("actor_num_nodes", "actor_num_gpus_per_node")):  # 0 is their problem
+                what = "leaves no GPU to train on"
+                self.problems.append(Problem(what, self.reading.file, field="--rollout-num-gpus"))
+            return None
+        rl = self._rl()
         if self.problems or values.problems or rl is None:
-            raise self.refusal()
-        return self._run(rl, trained)
+            return None
+        # A model that is known by its name has no options of its shape.
+        named = values.given("spec") or model_hidden(self.reading)
+        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
+        names = Namespace(tuple(options), flags(self.version()))
+        dp = max(1, self.trained_gpus // gpus_per_replica(names))
+        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
+        room = None if tokens is None else tokens * names.whole("context_parallel_size")
+        packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
+        own = packed.within(rl, dp)
+        run = self._trained(names, own.spread(rl, dp), own.room)
+        if (group := in_a_row(run.configuration)) > 1:
+            run = replace(run, configuration=replace(run.configuration, global_batch=own.spread(rl, dp, group)))
+        # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.
+        away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
+        step = self.step(
+            rl,
+            run,
+            packed,
+            read=own.as_trained(rl, dp, group),
+            away=away,
+            waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
+            reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
+            chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
+            weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
+        )
+        critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
+        return replace(run, step=step, critic=critic)
 
     @property
     def apart(self) -> int:
         """Return the GPUs of the inference engine alone; 0 if colocated or not given."""
         return 0 if self.values.switch("colocate") else self.values.whole("rollout_num_gpus") or 0
 
-    def _rl(self, served: int) -> Rl | None:
+    def _rl(self) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
         The longest prompt and SGLang's share of memory are assumed if not given. Samples beyond whole updates are
@@ -117,10 +144,8 @@ class Reader(Script):
         return self.step_section(
             prompt,
             response,
-            prompts,
-            samples,
-            batch,
             _ALGORITHMS,
+            (prompts, samples, batch),
             updates=updates if prompts * samples % updates == 0 else 1,
             reference=values.switch("rl.reference") or bool(values.number("kl_coef")),
             rollout={
@@ -131,7 +156,7 @@ class Reader(Script):
             },
         )
 
-    def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
+    def _trained(self, names: Namespace, batch: int, room: int) -> Run:
         """Return the run of the trained model with `batch` micro-batches of one row of `room` tokens per update.
 
         The model is the supplied one, the options', or that of --hf-checkpoint. Raises InputError.
@@ -140,40 +165,7 @@ class Reader(Script):
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
         unsaid = model_hidden(self.reading) or not names.given("num_layers") or self.values.given("spec")
         if self.supplied.model is not None or not unsaid:
-            return megatron.run(whole, gpus, self.known_cluster, self.supplied)
+            return megatron.run(whole, self.trained_gpus, self.known_cluster, self.supplied)
         model = described(self.reading, self.values.find("hf_checkpoint"), self.supplied)
-        run = megatron.run(whole, gpus, self.known_cluster, replace(self.supplied, model=model.model))
+        run = megatron.run(whole, self.trained_gpus, self.known_cluster, replace(self.supplied, model=model.model))
         return replace(run, assumed=(*model.assumed, *run.assumed))
-
-    def _run(self, rl: Rl, gpus: int) -> Run:
-        """Return the actor's run on `gpus`, with its step, all assumptions, and a critic if the algorithm has one.
-
-        The critic is the actor's run once more. Options of shape are dropped for a model that is known by its name.
-        """
-        # A model that is known by its name has no options of its shape.
-        values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
-        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
-        names = Namespace(tuple(options), flags(self.version()))
-        dp = max(1, gpus // gpus_per_replica(names))
-        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
-        room = None if tokens is None else tokens * names.whole("context_parallel_size")
-        packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
-        own = packed.within(rl, dp)
-        run = self._trained(names, gpus, own.spread(rl, dp), own.room)
-        if (group := in_a_row(run.configuration)) > 1:
-            run = replace(run, configuration=replace(run.configuration, global_batch=own.spread(rl, dp, group)))
-        # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.
-        away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
-        step = self.step(
-            rl,
-            run,
-            packed,
-            read=own.as_trained(rl, dp, group),
-            away=away,
-            waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
-            reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
-            chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
-            weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-        )
-        critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
-        return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))

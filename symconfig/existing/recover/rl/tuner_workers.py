@@ -6,18 +6,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word, settings
-from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.arguments import Arguments, Launched, accelerate_settings
-from symconfig.existing.recover.deepspeed import optimizer_of
+from symconfig.existing.recover.deepspeed import liger_loss, optimizer_of
+from symconfig.existing.recover.deepspeed_model import adapted
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.rl import fsdp
-from symconfig.existing.recover.rl.script import Script, adapted, adapted_modules, megatron_options, without_images
+from symconfig.existing.recover.rl.script import Script, adapted_modules, megatron_options, without_images
 from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
@@ -44,15 +44,14 @@ _ZERO_2 = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "False", "false")  # the latte
 _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "use_llama_pro", "use_kt")
 
 
-@dataclass(slots=True)
 class TunerWorkers(Script):
     """Base reader of a script of TRL, LLaMA-Factory, ms-swift or Transformers' Trainer; makes the trained model's run.
 
     program: which of their programs the script starts. launched: what Accelerate sets.
     """
 
-    program: tuners.Program = field(init=False)
-    launched: Launched = field(init=False)
+    program: tuners.Program
+    launched: Launched
 
     def __post_init__(self) -> None:
         started = tuners.program(self.reading) or tuners.of_trainer(self.reading)
@@ -181,7 +180,7 @@ class TunerWorkers(Script):
         """Return Liger's loss kernel (for pt and sft with the output layer), or for these TRL's tiled one, or None."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
-            return LOSSES[deepspeed.liger_loss(self.values) if plain else "fused"]
+            return LOSSES[liger_loss(self.values) if plain else "fused"]
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
@@ -271,8 +270,7 @@ class TunerWorkers(Script):
         words = ["--gradient_checkpointing"] * self.recomputes
         words += [f"--{name}" for name in ("use_liger_kernel", "torch_compile") if values.switch(name)]
         words += ["--attn_implementation", "eager"] * self._eager + (["--optim", optimizer] if optimizer else [])
-        supplied = replace(self.supplied, gpus=self.gpus, seq_length=length)
-        return deepspeed.run_of_json(own, words, model, self.reading, self.known_cluster, supplied)
+        return self.of_json(own, words, model, self.gpus, length)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
         """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters: see `_trained`. Precision must be known.

@@ -4,7 +4,7 @@ around it. Sources: as of `formats.tuners`, and the trainers of each (trl/traine
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, log2
 
 from symconfig.descriptor.tuning import LossName, Preference, Rl
@@ -37,12 +37,11 @@ _AT_ONCE = 256  # sequences that vLLM decodes at once by itself
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
 
-@dataclass(slots=True)
 class Reader(TunerWorkers):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    def run(self) -> Run:
-        """Return the trained model's run with its step (GRPO, RLOO) or update. Raises InputError with all problems.
+    def made(self) -> Run | None:
+        """Return the trained model's run with its step (GRPO, RLOO) or update.
 
         A program whose code is not read is assumed to train as Transformers' Trainer does.
         """
@@ -61,10 +60,8 @@ class Reader(TunerWorkers):
         model = self._model()
         if model is not None and not self.program.megatron:
             self.problems += self.undivided_heads(model, self._sp, "sequence_parallel_size")
-        around = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
-        if self.problems or self.values.problems or around is None:
-            raise self.refusal()
-        return replace(around, assumed=(*around.assumed, *self.assumed))
+        run = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
+        return None if self.values.problems else run
 
     @property
     def _micro(self) -> int:
@@ -179,12 +176,12 @@ class Reader(TunerWorkers):
         response, at_once = values.whole("max_completion_length") or 1, _AT_ONCE
         if self.tuner.padded and not engine[1]:  # all that a replica generates (trl/trainer/grpo_trainer.py)
             at_once = max(1, generated // self.replicas) * engine[0]
-        return self.section(
+        return self.step_section(
             self._prompt(response),
             response,
+            {},
+            (generated // samples, samples, update),
             algorithm=_ALGORITHMS.get(values.text("advantage_estimator") or self.program.method, "grpo"),
-            prompts=generated // samples,
-            samples=samples,
             updates=max(1, generated // update),
             epochs=values.whole("num_iterations") or 1,
             reference=bool(values.number("beta")),
@@ -192,7 +189,6 @@ class Reader(TunerWorkers):
             placement="split" if engine[1] else "colocated",
             rollout_gpus=engine[1] or None,
             rollout={
-                "engine": "vllm",
                 "tp": engine[0],
                 "memory_share": values.number("vllm_gpu_memory_utilization"),
                 "max_num_seqs": values.whole("vllm_max_num_seqs") or at_once,
@@ -207,13 +203,6 @@ class Reader(TunerWorkers):
             stated = whole - response
         return self.longest_prompt(stated, PROMPT, "no option says it")
 
-    @property
-    def _apart(self) -> bool:
-        """Return whether the inference engine is a server with GPUs of its own."""
-        values = self.values
-        named = any(values.given(name) for name in ("vllm_server_host", "vllm_server_base_url"))
-        return (values.text("vllm_mode") or ("server" if named else "colocate")) == "server"
-
     def _engine(self, model: Described) -> tuple[int, int] | None:
         """Return (GPUs per engine replica, GPUs of the engine alone), the latter 0 if colocated; None without vLLM.
 
@@ -225,7 +214,8 @@ class Reader(TunerWorkers):
         if not (usual or values.switch("use_vllm")):
             self.problems.append(self.problem("use_vllm", "generation without vLLM is not predicted"))
             return None
-        if not self._apart:
+        named = any(map(values.given, ("vllm_server_host", "vllm_server_base_url")))
+        if (values.text("vllm_mode") or ("server" if named else "colocate")) != "server":
             return tp, 0
         if (words := next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)) is not None:
             server = Arguments(settings(words, self.reading.file))

@@ -7,7 +7,7 @@ and utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import Rl
@@ -23,7 +23,6 @@ from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
-from symconfig.formats.tuners import Trainer
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS
 from symconfig.frameworks.megatron.flags import flags
@@ -40,11 +39,10 @@ _PARTS = {
 _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name != "grpo"}  # its kin cost what it does
 
 
-@dataclass(slots=True)
 class Reader(Script):
     """Reader of verl's actor, critic and step on `gpus` GPUs in total; collects problems and assumptions."""
 
-    trainer: Trainer = field(default=VERL, init=False)
+    trainer = VERL
 
     @property
     def keys(self) -> Keys:
@@ -61,33 +59,32 @@ class Reader(Script):
         trained = (self.values.whole("world.nodes") or 1) * (self.values.whole("world.gpus") or 8)
         return max(0, (world.gpus or 0) - trained)
 
-    def run(self) -> Run:
+    def made(self) -> Run | None:
         """Return the actor's run with the step around it, and the critic's if there is one.
 
-        The critic has its own model only if the script gives one and none is supplied. Raises InputError.
+        The critic has its own model only if the script gives one and none is supplied.
         """
         self.problems += self._refused()
         model = self.model("actor.model")
         rl = self._rl()
         packed = None if rl is None else self._packed("actor", rl)
         if self.problems or self.values.problems or model is None or rl is None or packed is None:
-            raise self.refusal()
+            return None
         actor = self._trained("actor", model, rl, packed)
-        step = self._rewarded(self._step(rl, actor, packed))
-        critic = None
+        step, critic = self._step(rl, actor, packed), None
+        if self.values.switch("rewards.enabled"):  # on the actor's GPUs, or a pool of its own
+            step = self.rewarded(step, "rewards.model", self._reward())
         if rl.has_critic:
             own: Described | None = model
             if self.values.given("critic.model") and self.supplied.model is None:
                 own = self.model("critic.model", adapts=False)
             packed = self._packed("critic", rl)
             if own is None or packed is None or self.problems:
-                raise self.refusal()
+                return None
             critic = self._trained("critic", own, rl, packed)
             c = critic.configuration
             step = replace(step, critic_fill=packed.within(rl, c.dp).fill(rl, c.global_batch))
-        if self.values.problems:
-            raise self.refusal()
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
+        return None if self.values.problems else replace(actor, step=step, critic=critic)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield problems: workers or an engine that are not predicted, and adapters read from a folder."""
@@ -102,15 +99,12 @@ class Reader(Script):
             what = "the adapters that are trained on stand in a folder, which is not read"
             yield self.problem("adapter.path", what)
 
-    def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model, on the actor's GPUs or a pool of its own, if it is enabled."""
+    def _reward(self) -> PlannedReward:
+        """Return the placement of the reward model."""
         values = self.values
-        if not values.switch("rewards.enabled"):
-            return step
         gpus = (values.whole("rewards.nodes") or 0) * (values.whole("rewards.gpus") or 0)
         tp, share = values.whole("rewards.planned.tp") or 1, values.number("rewards.planned.memory_share") or 0.0
-        reward = PlannedReward(gpus=gpus * values.switch("rewards.apart"), tp=tp, memory_share=share)
-        return self.rewarded(step, "rewards.model", reward)
+        return PlannedReward(gpus=gpus * values.switch("rewards.apart"), tp=tp, memory_share=share)
 
     def _rl(self) -> Rl | None:
         """Return the step as a job's section; None if a size is missing or invalid.
@@ -127,7 +121,7 @@ class Reader(Script):
         prompts = max(1, prompts // batch) * min(batch, prompts)
         reference = values.switch("rl.reference_in_reward") or values.switch("rl.reference")
         return self.step_section(
-            prompt, response, prompts, samples, min(batch, prompts) * samples, _ALGORITHMS, reference=reference
+            prompt, response, _ALGORITHMS, (prompts, samples, min(batch, prompts) * samples), reference=reference
         )
 
     def _packed(self, role: str, rl: Rl) -> Packed | None:

@@ -25,7 +25,7 @@ from swift.arguments import PretrainArguments, RLHFArguments, SftArguments
 from swift.cli.main import parse_yaml_args
 from swift.utils import parse_args
 
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.write import config_json
 from symconfig.plans.file import load_plan
 
 _CLASSES = {"pt": PretrainArguments, "sft": SftArguments, "rlhf": RLHFArguments}

@@ -22,7 +22,7 @@ from accepting import MEGATRON, Values, answer, called, dry_run, ranks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # the checkout that this file lies in
 
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.write import config_json
 from symconfig.plans.file import load_plan
 from symconfig.verify import megatron_shims, megatron_source
 

@@ -1,22 +1,28 @@
-"""What kind of file it is, by what it holds and by its name only where that leaves it open; settings of YAML files."""
+"""Files of a configuration: where they are looked for, of what kind they are, and the settings of YAML files.
+
+The kind is told by what a file holds, and by its name only where that leaves it open.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.dialects import nemo_rl
-from symconfig.existing.launch.dialects.override import Entry, entries, interpolated, is_override
-from symconfig.existing.launch.dialects.translate import by_path, table_with, translated
-from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, World
-from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.dialects.override import Entry, entries, interpolated
+from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Unread, World
+from symconfig.existing.launch.text import Text, open_text
 from symconfig.existing.launch.trees import parse_json, parse_yaml
 from symconfig.formats.tuners import TUNERS
+from symconfig.resources import may_read
 
+Syntax = Literal["bash", "json", "yaml"]
 Dialect = Literal["overrides", "trainer", "nemo-rl"]
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
@@ -41,14 +47,6 @@ def dialect_of(data: Any) -> Dialect | None:
     if sum(key in data for key in _TRAINER_KEYS) > 1 and not sections & {"model"}:
         return "trainer"
     return "overrides" if sections & {"model", "train", "trainer", "ddp", "mixed_precision"} else None
-
-
-def sets_megatron(section: Any) -> bool:
-    """Return whether a section is a mapping with at least three keys that are options of Megatron-LM."""
-    if not isinstance(section, dict):
-        return False
-    plain = (key for key, value in section.items() if not isinstance(value, dict))
-    return sum(table_with(key) is not None for key in plain) > 2
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
@@ -96,37 +94,11 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
     )
 
 
-# Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of
-# those that other programs have too, one that is a section.
-_DEEPSPEED = words(
-    """
-    train_batch_size train_micro_batch_size_per_gpu zero_optimization steps_per_print wall_clock_breakdown
-    zero_allow_untested_optimizer
-    """
-)
-_DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
-# What is not read, by suffix.
-UNREADABLE = {
-    ".py": ("is a Python program, whose code is not read", "the script that starts it, with its options"),
-    ".toml": ("is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"),
-}
-_LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
-def is_arguments(source: str) -> bool:
-    """Return whether the text is a line of arguments rather than the name of a file.
-
-    True if it begins with a dash, has a line break, an override, or several words, one of them with a dash.
-    """
-    if source.startswith("-") or "\n" in source:
-        return True
-    words = source.split()
-    return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
-
-
-def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
+def syntax_of(text: Text) -> Syntax:
     """Return "bash" (a shell's shebang or suffix), "yaml" (suffix), or "json" (suffix or a first `{`).
 
     Any other file is "yaml" if it is one of a known dialect, else "bash".
@@ -145,36 +117,68 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
         return "bash"
 
 
-def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file. Raises InputError."""
+def parse(text: Text, syntax: Syntax) -> Tree:
+    """Return the tree of a data file; all but "json" is read as YAML. Raises InputError."""
     return parse_json(text) if syntax == "json" else parse_yaml(text)
 
 
-def is_deepspeed(data: Any) -> bool:
-    if not isinstance(data, dict):
-        return False
-    own = any(isinstance(data.get(key), dict) for key in _DEEPSPEED_SECTIONS) and dialect_of(data) is None
-    return own or bool(_DEEPSPEED & data.keys())
+_MOST_LEVELS = 4  # from a script up to the folder in which it is started
 
 
-def refused(tree: Tree) -> InputError:
-    """Return the error for a data file that is no known launch configuration: a list, symconfig's, a model, other."""
-    data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
-    if not isinstance(data, dict):
-        what = "is no launch configuration: it holds no keys at its top level"
-    elif str(data.get("schema", "")).startswith("symconfig."):
-        what, hint = f"is a file that symconfig wrote ({data['schema']})", "the script or ds_config.json that starts it"
-    elif "model_type" in data or "architectures" in data:
-        what = "describes a model and not how it is trained"
-        hint = "the script that starts the training, with --model and this file"
-    else:
-        hint = "a bash script, YAML of Megatron-Bridge, NeMo 2, NeMo-RL or the Trainer, or DeepSpeed's JSON"
-    return InputError(what, file=tree.text.file, hint=hint)
+@dataclass(frozen=True, slots=True)
+class FileLookup:
+    """Where the files that a configuration names are looked for.
+
+    folder: of the configuration; None for a line of arguments. variables: the environment. virtual: files that a script
+    itself writes.
+    """
+
+    folder: Path | None
+    variables: Mapping[str, str]
+    virtual: Mapping[str, Text] = field(default_factory=dict)
+
+    def text(self, name: str, *below: str) -> Text | None:
+        """Return the file of this name, from `virtual` or the folder of `base`; None if it is in neither."""
+        if name in self.virtual:
+            return self.virtual[name]
+        base = self.base(name, *below)
+        return None if base is None else open_text(base / name, root=base)
+
+    def path(self, name: str) -> Path | None:
+        """Return the existing path of this name; None if there is none."""
+        base = self.base(name)
+        return None if base is None else base / name
+
+    def base(self, name: str, *below: str) -> Path | None:
+        """Return the first folder in which the name exists and may be read; None if in none.
+
+        Order: the configuration's folder, those `below` it, the current one, for a name with a folder also four parents
+        of the first; without a configuration's folder only the current one.
+        """
+        folder = self.folder
+        bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
+        if folder is not None and len(Path(name).parts) > 1:
+            bases += folder.resolve().parents[:_MOST_LEVELS]
+        try:
+            return next((base for base in bases if may_read(base / name) and (base / name).exists()), None)
+        except (OSError, ValueError):  # a name that no file system has
+            return None
 
 
-def folder_refused(path: Path) -> InputError:
-    """Return an error that the path is a folder, whose hint names its first five launch files (scripts, YAML, JSON)."""
-    names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
-    more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
-    hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"
-    return InputError("is a folder", file=str(path), need="a file", hint=hint)
+def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
+    """Return the data of the file that the setting's last value names.
+
+    An Unread, which is recorded nowhere yet, if the value is unknown, or the file is absent or cannot be read. below:
+    further folders to look in.
+    """
+    word = setting.values[-1]
+    if word.unknown and word.text not in lookup.virtual:  # a script's own file may have the job's number in its name
+        return setting.unread(f"its value {word.unknown}")
+    try:
+        text = lookup.text(word.text, *below)
+        if text is None:
+            preset = "names no file: it is a preset of the program itself, which is not known here"
+            return setting.unread("names a file that is not there" if re.search(r"[./]", word.text) else preset)
+        return parse(text, syntax_of(text))
+    except InputError as error:
+        return setting.unread(f"names a file that cannot be read: {error.problems[0]}".rstrip("."))

@@ -1,4 +1,4 @@
-"""A candidate's costs as formulas: text, SymPy expressions, their numbers, and what moves the step."""
+"""Formulas on a tape: named quantities as text and as SymPy expressions, and what each symbol in them is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 from symconfig import install
 from symconfig.cost.lattice import LOAD, OF_STEP
 from symconfig.cost.machine import Machine
-from symconfig.cost.tape import INPUT, NUMBER, Array, Tape, Term
-from symconfig.errors import InputError, Problem, among
-from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.predict import restore
-from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
+from symconfig.cost.tape import INPUT, NUMBER, Tape, Term
+from symconfig.errors import InputError
 
 _LONGEST = 40  # most operations of a formula: parts of longer ones get a name
 _SHARED = 6  # shared subexpressions with more operations get a name
@@ -69,7 +65,7 @@ class Formulas:
 
         Raises InputError if SymPy is not installed.
         """
-        sp = _import_sympy()
+        sp = import_sympy()
 
         def number(value: float) -> Any:
             return sp.Integer(int(value)) if value.is_integer() else sp.Float(value, 17)
@@ -129,7 +125,7 @@ def _number(value: float) -> tuple[str, int]:
     return f"{int(value)}" if value.is_integer() and abs(value) < 1e6 else f"{value:.6g}", 4 if value >= 0 else 1
 
 
-def _import_sympy() -> Any:
+def import_sympy() -> Any:
     """Return the module SymPy; raises InputError with the command that installs it if it is missing."""
     try:
         import sympy
@@ -144,7 +140,7 @@ def _sympy(operation: str, a: Any, b: Any) -> Any:
     max and min are not evaluated, which would compare all arguments; "above" is 1 if a > b, else 0. Raises KeyError for
     an unknown operation.
     """
-    sp = _import_sympy()
+    sp = import_sympy()
 
     made: dict[str, Callable[[], Any]] = {
         "add": lambda: a + b,
@@ -173,122 +169,29 @@ class From(StrEnum):
     SIMULATION = "simulation"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A symbol with its value in the plan, unit (empty for ratios and counts), source and description.
+def described(name: str) -> tuple[str, From, str]:
+    """Return (unit, source, description) of a symbol; the unit is empty for ratios and counts.
 
-    elasticity: by how many percent the step grows if the value grows by one percent.
+    The source is the part of `_MEANINGS` that lists it, else the cluster for a field of Machine, else the model;
+    without a meaning there its name in words stands for one.
     """
-
-    name: str
-    value: float
-    unit: str
-    source: From
-    meaning: str
-    elasticity: float
+    place = next((place for place, names in _MEANINGS.items() if name in names), From.MODEL)
+    if place is From.MODEL and name in Machine.__slots__:
+        place = From.CLUSTER
+    unit = _UNITS.get(name) or next((shown for end, shown in _ENDS.items() if name.endswith(end)), "")
+    return unit, place, _MEANINGS.get(place, {}).get(name) or name.replace("_", " ")
 
 
-@dataclass(frozen=True)
-class Symbolic:
-    """A plan's step and memory as SymPy expressions, in SI units.
-
-    Expressions use symbols and named quantities, each of which has its own expression. What has no closed form is a
-    symbol with a number: the ratio of the event simulation's seconds to the formula's.
-    """
-
-    traced: Traced
-
-    @cached_property
-    def formulas(self) -> Formulas:
-        """Return the named quantities of step and memory, each after those that it depends on. Cached."""
-        parts = (*self.traced.time.values(), *(term for stage in self.traced.memory for term in stage.values()))
-        return Formulas(self.traced.tape, (*parts, self.traced.step))
-
-    @property
-    def step(self) -> Any:
-        """Return the step in seconds as a SymPy expression of symbols and named quantities."""
-        return self._of(self.traced.step)
-
-    @property
-    def time(self) -> dict[str, Any]:
-        """Return the seconds of each part of the step as SymPy expressions."""
-        return {name: self._of(term) for name, term in self.traced.time.items()}
-
-    @property
-    def memory(self) -> tuple[dict[str, Any], ...]:
-        """Return the bytes of each part as SymPy expressions, by stage."""
-        return tuple({name: self._of(term) for name, term in stage.items()} for stage in self.traced.memory)
-
-    @property
-    def definitions(self) -> dict[Any, Any]:
-        """Return the expression of each named quantity by its SymPy symbol, each after those that it uses."""
-        symbol = _import_sympy().Symbol
-        return {symbol(one.name, real=True): self.formulas.sympy(one.line) for one in self.formulas}
-
-    @property
-    def numbers(self) -> dict[Any, float]:
-        """Return the plan's value of each SymPy symbol: the substitution that gives the plan's own numbers."""
-        symbol, nodes = _import_sympy().Symbol, self.traced.tape.nodes
-        return {symbol(name, real=True): nodes[line].value for name, line in self.formulas.symbols.items()}
-
-    @property
-    def known(self) -> tuple[Known, ...]:
-        """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first.
-
-        The source is the part of `_MEANINGS` that lists it, else the cluster for a field of Machine, else the model;
-        without a meaning there its name in words stands for one.
-        """
-        slopes, every = self.derivatives(), []
-        for name, line in self.formulas.symbols.items():
-            value = self.traced.tape.nodes[line].value
-            place = next((place for place, names in _MEANINGS.items() if name in names), From.MODEL)
-            if place is From.MODEL and name in Machine.__slots__:
-                place = From.CLUSTER
-            meaning = _MEANINGS.get(place, {}).get(name) or name.replace("_", " ")
-            unit = _UNITS.get(name) or next((shown for end, shown in _ENDS.items() if name.endswith(end)), "")
-            every.append(Known(name, value, unit, place, meaning, slopes.get(name, 0.0) * value / self.step_s))
-        return tuple(sorted(every, key=lambda one: (-abs(one.elasticity), one.name)))
-
-    @property
-    def movers(self) -> tuple[Known, ...]:
-        """Return those of `known` in MOVED (rates, times, batch, length) with an elasticity of at least 1e-4."""
-        return tuple(one for one in self.known if one.name in MOVED and abs(one.elasticity) >= 1e-4)
-
-    @property
-    def step_s(self) -> float:
-        """Return the step of the plan in seconds."""
-        step: Term = self.traced.step
-        return step.value
-
-    def derivatives(self) -> dict[str, float]:
-        """Return the derivative of the step's seconds by each symbol at the plan; rounding counts as constant."""
-        return self.traced.tape.slopes(self.traced.step.line)
-
-    def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the plan's seconds and bytes with other values for some symbols, numbers or arrays that broadcast.
-
-        Symbols that are not in `numbers` keep the plan's values. Raises InputError with a problem for each name that is
-        no symbol of this plan.
-        """
-        known = sorted(self.formulas.symbols)
-        wrong = [
-            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, known))
-            for name in numbers
-            if name not in known
-        ]
-        if wrong:
-            raise InputError(wrong)
-        return self.traced.at(numbers)
-
-    def _of(self, term: Any) -> Any:
-        return self.formulas.sympy(term.line) if isinstance(term, Term) else float(term)
-
-
-def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
-    """Return the costs of a plan's candidate as expressions; the candidate is computed again."""
-    return Symbolic(traced(restore(plan, candidate)))
-
-
+# Constants of a framework that become symbols; the others are choices or shares and stay numbers.
+FRAMEWORK = (
+    "step_overhead_s",
+    "microbatch_overhead_s",
+    "host_kernel_s",
+    "low_rate",
+    "attention_rate",
+    "adam_bytes",
+    "copied_bytes",
+)
 _LEVELS = tuple(f"level{level}_{what}" for level in range(4) for what in ("bytes_per_s", "latency_s"))
 _ENDS = {"_bytes_per_s": "B/s", "_flops": "FLOP/s", "_bytes": "B", "_s": "s"}  # unit by the end of a name
 _UNITS = {

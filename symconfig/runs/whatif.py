@@ -1,18 +1,31 @@
-"""Where a plan stops being the best: planned at several values, and again between two that differ, to the border; and
-ranges of what may be varied as a person writes them: `64..4096`, `0.5..2x`."""
+"""Whether a plan stays the best: over ranges of a value (`64..4096`, `0.5..2x`), and when the job changes.
+
+Over a range it is planned at several values, and again between two that differ, to the border. A changed job is solved
+as `replan` solves it, and the old plan judged under it: SymTensor's adaptability, what a strategy costs that was right
+before the change.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem, nearest
+from symconfig.descriptor.document import Document, plain
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import validate
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError, nearest
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.runs.adapted import bare
 from symconfig.runs.best import best_plan
+from symconfig.runs.replan.changes import Judgement, carried, judged
+from symconfig.runs.replan.diff import revised
 
 FIELD = "--vary"
 MOST = 2**24  # sequences or tokens
@@ -110,6 +123,10 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 def _one(plan: Plan, word: str) -> Vary:
     """Return the range of one text `NAME=LOW..HIGH`, with an x at the end if NAME is a rate. Raises InputError with its
     first problem. seq_length cannot be varied with the job's `sequences`, nor any size with `rl`.
+
+    Rates have step 0 and now 1. Sizes are narrowed to multiples at which the plan's degrees can run, of which at least
+    two must remain: whole micro-batches on all replicas (and pipeline stages with vpp > 1), and sequences divisible by
+    128 and 2 x cp x tp.
     """
     name, _, text = (part.strip() for part in word.partition("="))
     section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
@@ -129,15 +146,7 @@ def _one(plan: Plan, word: str) -> Vary:
         right = 0 < low < high <= MOST and low % 1 == high % 1 == 0
     if match is None or not right or bool(match["times"]) is not factor:
         raise InputError("is no range", field=FIELD, got=word, need=need)
-    return _of(plan, name, low, high)
-
-
-def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
-    """Return a range. Rates have step 0 and now 1; sizes are narrowed to multiples at which the plan's degrees can run.
-    These are whole micro-batches on all replicas (and pipeline stages with vpp > 1), and sequences divisible by 128 and
-    2 x cp x tp. Raises InputError if fewer than two multiples remain.
-    """
-    if name in RATES:
+    if factor:
         return Vary(name, low, high, 0, 1.0)
     c = plan.best.configuration
     if name == "global_batch_size":
@@ -276,3 +285,107 @@ def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[flo
     if middle is None:
         return [high]
     return [*_between(planner, vary, low, middle), *_between(planner, vary, middle, high)]
+
+
+_NOT_CHANGED = ("schema", "pins", "training", "edited")  # of a job, by its fields
+Change = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A change: the plan before it, the plan of the changed job (None: `why`), and the verdict on the old one there."""
+
+    change: Change
+    old: Plan
+    new: Plan | None
+    kept: Judgement | None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the change as `name=value, name=value`."""
+        return ", ".join(f"{name}={value}" for name, value in self.change.items())
+
+    @property
+    def gain(self) -> float | None:
+        """Return the throughput of the new plan over the kept one's; None if either does not run or fit, or the kept
+        one fits only with too high a risk.
+        """
+        return 1 + self.kept.slower if self.kept is not None and self.kept.safe else None
+
+
+def through_changes(
+    plan: Plan, changes: Sequence[Change], progress: Callable[[str, float], None] | None = None
+) -> tuple[Case, ...]:
+    """Return a case for each change of the plan's job. A search that fails gives a case without a plan. Raises
+    InputError with all invalid changes.
+    """
+    jobs, problems = [], list[Problem]()
+    for change in changes:
+        try:
+            jobs.append(changed(plan, change))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    cases = []
+    for change, (model, cluster, job) in zip(changes, jobs, strict=True):
+        try:
+            new = best_plan(model, cluster, job, top=1, progress=progress)
+            cases.append(Case(change, plan, new, judged(new, carried(plan.best, new))))
+        except SymconfigError as error:
+            cases.append(Case(change, plan, None, None, error.problems[0].what))
+    return tuple(cases)
+
+
+def changed(plan: Plan, change: Change) -> tuple[ModelDescriptor, ClusterDescriptor, Job]:
+    """Return the model, cluster and job of a plan with changed fields of the job. Raises InputError with all problems:
+    unknown fields, descriptors that do not load, an invalid job.
+    """
+    known = [name for name in Job.model_fields if name not in _NOT_CHANGED]
+    problems = [
+        Problem("is no field of the job that can change", field=f"change.{name}", hint=nearest(name, known))
+        for name in change
+        if name not in known
+    ]
+    model, cluster = bare(plan.model, plan.job), plan.cluster
+    try:
+        model = load_model(change["model"]) if "model" in change else model
+        cluster = load_cluster(change["cluster"]) if "cluster" in change else cluster
+    except InputError as error:
+        problems += error.problems
+    fields = revised(plan, {name: _read(value) for name, value in change.items() if name in known})
+    try:
+        job = validate(Document(fields, file=""), Job)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return model, cluster, job
+
+
+def _read(text: str) -> Any:
+    """Return a text as an unquoted scalar of YAML; none, in any case, is None, too."""
+    if text.lower() == "none":
+        return None
+    try:
+        return plain(text)
+    except ValueError:  # no number that a float holds
+        return text
+
+
+def parsed(words: Iterable[str]) -> tuple[Change, ...]:
+    """Return the changes {name: value} of texts `name=value[,name=value…]`, stripped; a repeated name has its last
+    value. Raises InputError with all malformed texts.
+    """
+    changes, problems = list[Change](), list[Problem]()
+    for word in words:
+        parts = [part.partition("=") for part in word.split(",")]
+        if any(not name.strip() or not sign or not value.strip() for name, sign, value in parts):
+            need = "NAME=VALUE, or several with commas between"
+            problems.append(Problem("is no change", field="--change", got=word, need=need))
+            continue
+        changes.append({name.strip(): value.strip() for name, _, value in parts})
+    if problems:
+        raise InputError(problems)
+    return tuple(changes)

@@ -20,8 +20,7 @@ from symconfig.errors import InputError
 from symconfig.report.grid import plain
 from symconfig.report.whatif import changes
 from symconfig.runs.replan.changes import carried, judged
-from symconfig.runs.whatif.change import changed, parsed
-from symconfig.runs.whatif.whatif import WhatIf, named, varied
+from symconfig.runs.whatif import WhatIf, changed, named, parsed, varied
 from tests.cli.support import Run
 from tests.sample_plans import learning_plan
 
