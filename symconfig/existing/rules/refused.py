@@ -130,7 +130,10 @@ FIXED: Mapping[str, Read] = {
 # Options first: a rule that has no words of its own is about the first of them that it asks for.
 POINT: Mapping[str, Read] = {
     "overlap_tp_comm": _on("overlap_tp_comm"),
-    "moe_flex_backend": lambda facts: (facts.experts and options.flex_backend(facts)) or "",
+    # As it is given: NCCL EP is not predicted, and has rules.
+    "moe_flex_backend": lambda facts: (
+        str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
+    ),
     "overlap_moe_a2a": _on("overlap_moe_a2a"),
     "expert_capacity": lambda facts: options.expert_capacity(facts) if facts.experts else 0.0,
     "paged_stash": _on("paged_stash"),

@@ -264,3 +264,10 @@ def test_no_list_of_options_breaks_the_rules_themselves(
 @pytest.mark.parametrize("version", ["core_v0.11.0", "core_v0.14.0"])
 def test_words_in_place_of_the_numbers_of_a_rampup_are_a_finding(version: str) -> None:
     assert "has no numbers" in said(facts("--rampup-batch-size 16 16 x", version))["rampup-over-replicas"]
+
+
+@pytest.mark.parametrize(("backend", "refused"), [("deepep", True), ("hybridep", False), ("ncclep", False)])
+def test_a_backend_that_is_not_predicted_is_not_taken_for_another(backend: str, refused: bool) -> None:
+    experts = "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type flex"
+    options = f"{experts} --moe-flex-dispatcher-backend {backend} --moe-expert-rank-capacity-factor 1.5"
+    assert ("expert-capacity-of-a-dispatcher" in said(facts(options, "main"))) is refused
