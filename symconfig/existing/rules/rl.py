@@ -119,7 +119,8 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
     "least_samples": _least_samples,
     "generated": _generated,
     "samples": lambda facts: _product(facts, "rollout_batch_size", "n_samples_per_prompt"),
-    "samples_left": lambda facts: DERIVED["samples"](facts) % facts.values.whole("global_batch_size"),
+    "update": lambda facts: facts.values.whole("global_batch_size"),  # not a fraction
+    "samples_left": lambda facts: DERIVED["samples"](facts) % DERIVED["update"](facts),
     "actor_gpus": lambda facts: _product(facts, "actor.num_nodes", "actor.num_gpus_per_node"),
     "engine_tp": lambda facts: facts.values.whole("vllm.tensor_parallel_size") or 1,
     "engine_gpus": lambda facts: (

@@ -172,3 +172,26 @@ def test_a_shell_reads_the_words_of_ray_s_job_again(tmp_path: Path, launcher: st
     path.write_text(f"{launcher}python3 train.py {words}\n")
     refused = [problem.field for problem in audited(str(path)).unpredicted]
     assert ("--moe-layer-freq" not in refused) is read
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ("--data.max_len 0", "--data.max_len: has a wrong value"),
+        ("--vllm.num_engines", "generation without vLLM is not predicted"),
+        ("--vllm.gpu_memory_utilization", "the engine's share of the memory is not said"),
+        ("--vllm.gpu_memory_utilization nan", "has a wrong value"),
+        ("--ref.num_gpus_per_node", ""),  # 8 without a value, too
+    ],
+)
+def test_values_that_are_missing_or_malformed_are_refused_once(more: str, refused: str) -> None:
+    problems = [str(problem) for problem in ray(more).unpredicted]
+    assert [refused in problem for problem in problems] == ([True] if refused else [])
+
+
+def test_a_fraction_as_slimes_batch_is_a_wrong_value() -> None:
+    script = text("slime_qwen3.sh")
+    found = audited(script.replace("--global-batch-size 128", "--global-batch-size 3.5"))
+    assert script.count("--global-batch-size 128") == 1
+    assert "samples-left-over" not in {finding.rule for finding in found.findings}
+    assert ["has a wrong value" in str(problem) for problem in found.unpredicted] == [True]

@@ -120,6 +120,14 @@ def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, examples: int, tmp
         assert (adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == (8, 16.0, 7)
 
 
+@pytest.mark.parametrize("longest", ["null", "0"])
+def test_without_a_longest_sequence_nemo_rl_is_not_predicted(tmp_path: Path, longest: str) -> None:
+    found = audited(
+        written(tmp_path, "base.yaml", BASE.replace("sequence_length: 4096", f"sequence_length: {longest}"))
+    )
+    assert "policy.max_total_sequence_length" in {problem.field for problem in found.unpredicted}
+
+
 def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     written(tmp_path, "base.yaml", BASE)
     child = written(tmp_path, "child.yaml", CHILD)

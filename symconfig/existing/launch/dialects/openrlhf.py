@@ -46,7 +46,8 @@ def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mappin
 
     Roles that share GPUs are one key with the largest number, the actor's or critic's; "vllm" is absent if it shares
     all. stated: options by name without dashes; switches by their presence. critic, reference: whether the algorithm
-    has one. A role has 1 node of 8 GPUs by default. Raises ValueError if a number is malformed.
+    has one. A role has 1 node of 8 GPUs by default, and where its option has no value. Raises ValueError if a number is
+    malformed.
     """
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)
@@ -59,11 +60,11 @@ def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mappin
         sharing |= {"reward": "critic"}
     result: dict[str, int] = {}
     for role in (role for role in _ROLES if roles[role]):
-        number = int(stated.get(f"{role}.num_nodes", 1)) * int(stated.get(f"{role}.num_gpus_per_node", _NODE))
+        number = int(stated.get(f"{role}.num_nodes") or 1) * int(stated.get(f"{role}.num_gpus_per_node") or _NODE)
         head = sharing.get(role, role)
         result[head] = max(result.get(head, 0), number)
     if not together or "train.async_enable" in stated:
-        served = int(stated.get("vllm.num_engines", 0)) * int(stated.get("vllm.tensor_parallel_size", 1))
+        served = int(stated.get("vllm.num_engines") or 0) * int(stated.get("vllm.tensor_parallel_size") or 1)
         result |= {"vllm": served} if served else {}
     return result
 
@@ -91,4 +92,4 @@ def _world(settings: Sequence[Setting]) -> World:
     stated = first_values(settings)
     estimator, kl = stated.get("algo.advantage.estimator", "gae"), stated.get("algo.kl.init_coef", "0.01")
     gpus = pools(stated, critic=estimator == "gae", reference=kl.strip("0.") != "")
-    return replace(known, gpus=sum(gpus.values()), gpus_per_node=int(stated.get("actor.num_gpus_per_node", _NODE)))
+    return replace(known, gpus=sum(gpus.values()), gpus_per_node=int(stated.get("actor.num_gpus_per_node") or _NODE))

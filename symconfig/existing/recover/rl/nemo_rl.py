@@ -159,7 +159,9 @@ class Reader(Script):
         return None if self.values.problems else run
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield problems: an algorithm, engine or precision that is not predicted, and no GPU to train on."""
+        """Yield problems: an algorithm, engine or precision that is not predicted, no GPU to train on, and no longest
+        sequence.
+        """
         if self._method not in _PREDICTED:
             what, need = "this program is not predicted", ", ".join(_PREDICTED)
             yield self.reading.start.problem(what, got=self._method, need=need)
@@ -172,6 +174,8 @@ class Reader(Script):
             yield self.problem(f"{_GENERATION}.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
+        if self.values.text(longest := f"{POLICY}.max_total_sequence_length") is None:
+            yield self.problem(longest, "the length of the sequences is not said", need="a whole number above zero")
 
     @property
     def _longest(self) -> int:

@@ -162,8 +162,8 @@ class Script:
         sizes: tuple[int | None, int | None, int | None] | None = None,
         **own: Any,
     ) -> Rl | None:
-        """Return a step's numbers as a job's section; None if a size is missing, or, with the reason in `problems`, if
-        they are invalid.
+        """Return a step's numbers as a job's section; None if a size is missing or a value malformed, or, with the
+        reason in `problems`, if they are invalid.
 
         prompt, response: longest, in tokens; mean lengths are the supplied ones, else assumed. names: the job's
         algorithm by the program's name of it, else GRPO. sizes: prompts of a step, samples of a prompt, samples of an
@@ -183,7 +183,7 @@ class Script:
             "memory_share": values.number("step.memory_share"),
             **({} if most is None else {"max_num_seqs": most}),
         }
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "algorithm": names.get(values.text("rl.algorithm") or "", "grpo"),
             "prompts": prompts,
             "samples": samples,
@@ -194,17 +194,22 @@ class Script:
             "rollout_gpus": self.apart or None,
         }
         fields |= own | {"rollout": rollout | own.get("rollout", {})}
-        stated = self.supplied
-        for what, longest, mean in (
-            ("prompt", prompt, stated.prompt_length),
-            ("response", response, stated.response_length),
-        ):
-            if mean is None:
-                why = f"half of the longest; --{what}-length says another mean"
-                self.assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
-                mean = max(1.0, _MEAN * longest)
-            fields[f"{what}_length"] = Lengths(mean=min(float(longest), mean), max=longest)
+        if values.problems:
+            return None
+        if fields["rollout"]["memory_share"] is None:
+            self.problems.append(self.problem("step.memory_share", "the engine's share of the memory is not said"))
+            return None
+        lengths = {
+            "prompt": (prompt, self.supplied.prompt_length),
+            "response": (response, self.supplied.response_length),
+        }
         try:
+            for what, (longest, mean) in lengths.items():
+                if mean is None:
+                    why = f"half of the longest; --{what}-length says another mean"
+                    self.assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
+                    mean = max(1.0, _MEAN * longest)
+                fields[f"{what}_length"] = Lengths(mean=min(float(longest), mean), max=longest)
             return Rl.model_validate(fields, strict=False)
         except ValidationError as error:
             texts = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
