@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from symconfig.api.planning import plan as planned
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import Audit, audit
-from symconfig.existing.audit.steps import DECISIONS, WITH_FRAMEWORK
+from symconfig.existing.audit.steps import DECISIONS, WITH_FRAMEWORK, changes
 from symconfig.existing.recover.run import Supplied
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.model import parameters
@@ -193,3 +194,11 @@ def test_sharded_gradients_of_megatron_fsdp_are_whole_at_first(strategy: str) ->
     waiting = 2 * (total if strategy == "optim_grads" else 1e9)
     beside = max(waiting - memory["activations"] - memory["head and loss"], 0.0)
     assert memory["gradients"] == pytest.approx(2 * total / 2 + beside, rel=0.01)
+
+
+@pytest.mark.parametrize(("vpp", "named"), [(1, "full 3/stage"), (2, "full 3/virtual stage")])
+def test_recomputed_layers_are_those_of_a_virtual_stage(vpp: int, named: str) -> None:
+    """Megatron-LM, core/transformer/transformer_block.py, _checkpointed_forward: of the layers of each model chunk."""
+    now = of_128(SEVENTY).judged.run.configuration
+    then = replace(now, vpp=vpp, recompute_method="block", recompute_layers=3)
+    assert f"recompute full -> {named}" in changes(now, then)
