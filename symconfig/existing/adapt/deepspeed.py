@@ -15,6 +15,7 @@ from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher, trees
 from symconfig.existing.adapt.draft import (
     ELSE_TOO,
+    KEY_TOO,
     NO_PLACE,
     Change,
     Draft,
@@ -149,8 +150,7 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     goal = replace(progress.draft.meaning, deepspeed=data)
     after = progress.draft.first_right((_key_edits(tree, wish),), goal.__eq__)
     if after is None:
-        why = "it cannot be written there so that nothing else changes"
-        return progress.with_unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True))
+        return progress.with_unplaced(wish.name, wish.now, KEY_TOO, tree.place(wish.path, of_key=True))
     was = None if have is None else trees.spelled(have)
     there = after.reading.deepspeed if have is None else tree  # a new key has a place afterwards
     place = (there or tree).place(wish.path, of_key=True) or tree.text.place(0, 0)

@@ -19,6 +19,7 @@ from symconfig.render.files import sh
 SCHEMA = "symconfig.adapt/1"
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
 ELSE_TOO = "to write it there would change something else as well"
+KEY_TOO = "it cannot be written there so that nothing else changes"  # of a key of a JSON
 NO_NEWLINE = "\\ No newline at end of file\n"
 
 
@@ -264,14 +265,15 @@ class Progress:
     def with_unplaced(self, option: str, now: str | None, why: str, place: Place | None = None) -> Progress:
         """Return the progress with one more value to be set by hand; unchanged if it has that already.
 
-        For a place in a file that the script itself writes, this is the reason, and the place is then that in the
-        script, if the file's whole text stands there once.
+        For a place in a file that the script itself writes, the place is that in the script, if the file's whole text
+        stands there once; that is also the reason, instead of ELSE_TOO and KEY_TOO.
         """
         if any((item.option, item.now) == (option, now) for item in self.unplaced):
             return self
         texts = self.draft.texts
         if place is not None and (made := texts.get(place.file)) is not None and made.made:
-            why = "the script writes this file itself, and what it writes is not changed"
+            if why in (ELSE_TOO, KEY_TOO):
+                why = "the script writes this file itself, and what it writes is not changed"
             written = (text for text in texts.values() if text is not made and text.data.count(made.data) == 1)
             if (text := next(written, None)) is not None:
                 before = text.data.find(made.data)

@@ -89,6 +89,17 @@ def test_a_json_that_the_script_writes_is_left_to_a_person(tmp_path: Path, stage
     assert not outcome.files
 
 
+def test_an_auto_in_a_json_that_the_script_writes_names_the_argument_that_fills_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    start = "deepspeed --num_gpus 16 train.py --deepspeed ds.json\n"
+    body = '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": "auto", "bf16": {"enabled": true}}\n'
+    path.write_text(f"cat > ds.json <<EOF\n{body}EOF\n{start}")
+    outcome = adapted(str(path), plan(zero_stage=2), {})
+    item = next(each for each in outcome.unplaced if each.option == "gradient_accumulation_steps")
+    assert "--gradient_accumulation_steps" in item.why
+    assert str(item.place).endswith("train.sh:2:39")
+
+
 def test_values_change_sections_come_and_comments_stay(tmp_path: Path) -> None:
     goal = plan(zero_stage=3, micro=2, optimizer_offload=1.0, overlap_param_gather=True)
     outcome = adapt(tmp_path, COMMENTED, goal)
