@@ -123,12 +123,12 @@ class Configuration:
     @property
     def recompute_text(self) -> str:
         """Return the recompute in words: `none`, `core_attn+mlp`, `selective` without modules, `full`, `full 3/stage`.
-        The last one, of method block, is of the first 3 layers of each stage; with vpp it is `full 3/virtual stage`.
+        The last one, of method block, is of the first 3 layers of each stage; `full 3/chunk`: of each virtual stage.
         """
         if self.recompute == "selective":
             return "+".join(self.recompute_modules) or "selective"
         if self.recompute == "full" and self.recompute_method == "block":
-            return f"full {self.recompute_layers}/{'virtual ' * (self.vpp > 1)}stage"
+            return f"full {self.recompute_layers}/{'chunk' if self.vpp > 1 else 'stage'}"
         return self.recompute
 
     @property

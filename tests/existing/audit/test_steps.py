@@ -196,7 +196,7 @@ def test_sharded_gradients_of_megatron_fsdp_are_whole_at_first(strategy: str) ->
     assert memory["gradients"] == pytest.approx(2 * total / 2 + beside, rel=0.01)
 
 
-@pytest.mark.parametrize(("vpp", "named"), [(1, "full 3/stage"), (2, "full 3/virtual stage")])
+@pytest.mark.parametrize(("vpp", "named"), [(1, "full 3/stage"), (2, "full 3/chunk")])
 def test_recomputed_layers_are_those_of_a_virtual_stage(vpp: int, named: str) -> None:
     """Megatron-LM, core/transformer/transformer_block.py, _checkpointed_forward: of the layers of each model chunk."""
     now = of_128(SEVENTY).judged.run.configuration
