@@ -132,7 +132,8 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key set or removed as `wish` says, recorded as a change or listed as unplaced.
 
     If the JSON has "auto", or lacks the key and an argument gives it, the Trainer's argument is set (for "auto" without
-    the argument only if the Trainer reads the JSON); else the key in the JSON, and the argument if given, too.
+    the argument only if the Trainer reads the JSON); else the key in the JSON, and the argument if given, too. A key of
+    a section that is no object is unplaced.
     """
     reading = progress.draft.reading
     tree, name = reading.deepspeed, _argument(reading, wish.path)
@@ -146,6 +147,10 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
             return _with_argument(progress, usual, str(wish.value))
         why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
         return progress.with_unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True))
+    sections = (wish.path[:size] for size in range(1, len(wish.path)))
+    if wrong := next((at for at in sections if at in tree.spans and not isinstance(tree.get(*at), dict)), None):
+        why = f"{'.'.join(map(str, wrong))} is no object there"
+        return progress.with_unplaced(wish.name, wish.now, why, tree.place(wrong, of_key=True))
     data = _data_with(tree.data, wish)
     goal = replace(progress.draft.meaning, deepspeed=data)
     after = progress.draft.first_right((_key_edits(tree, wish),), goal.__eq__)

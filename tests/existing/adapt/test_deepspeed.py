@@ -89,6 +89,16 @@ def test_a_json_that_the_script_writes_is_left_to_a_person(tmp_path: Path, stage
     assert not outcome.files
 
 
+@pytest.mark.parametrize("section", ["3", "null", "true"])
+def test_a_section_that_is_no_object_is_left_to_a_person(tmp_path: Path, section: str) -> None:
+    sizes = '"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8'
+    outcome = adapt(
+        tmp_path, f'{{{sizes}, "bf16": {{"enabled": true}}, "zero_optimization": {section}}}', plan(zero_stage=2)
+    )
+    item = next(each for each in outcome.unplaced if each.option == "zero_optimization.stage")
+    assert (item.now, item.why) == ("2", "zero_optimization is no object there")
+
+
 def test_an_auto_in_a_json_that_the_script_writes_names_the_argument_that_fills_it(tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
     start = "deepspeed --num_gpus 16 train.py --deepspeed ds.json\n"
