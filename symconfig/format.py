@@ -47,6 +47,12 @@ def mib(value_bytes: float) -> str:
     return f"{value_bytes / MIB:.1f}"
 
 
+def gb_per_s(rate_bytes_per_s: float) -> str:
+    """Format a bandwidth in GB/s (10^9) with three significant digits, four from 100 on, no decimals from 1,000 on."""
+    rate = rate_bytes_per_s / 1e9
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.{4 if rate >= 100 else 3}g}"
+
+
 def seconds(value_s: float) -> str:
     """Format seconds with three decimals, fewer from a thousand on."""
     return f"{value_s:.3f}" if abs(value_s) < 999.5 else f"{value_s:.1f}"

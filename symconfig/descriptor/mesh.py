@@ -30,6 +30,7 @@ from symconfig.descriptor.document import read_text, read_yaml
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, validate
 from symconfig.errors import InputError, Problem
+from symconfig.format import gb_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,13 @@ class Mesh:
     @property
     def gpus(self) -> int:
         return prod(level.size for level in self.levels)
+
+    def __str__(self) -> str:
+        """Return the levels with their bandwidths, and the number of GPUs: `8·nvlink (450 GB/s), 8 GPUs`; for a mesh
+        without levels `one GPU, 1 GPUs`.
+        """
+        levels = (f"{one.size}·{one.name} ({gb_per_s(one.bandwidth_bytes_per_s)} GB/s)" for one in self.levels)
+        return f"{' x '.join(levels) or 'one GPU'}, {self.gpus:,} GPUs"
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
         """Return the axes that the levels are split into, innermost first, with each axis's stride in ranks.
