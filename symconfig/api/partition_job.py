@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.api.graph_source import MOST_TURNS, GraphJob, Source, once, source_of, turns_of
-from symconfig.api.problems import Problems
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -17,7 +16,7 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.descriptor.strict import problems as problems_of
-from symconfig.errors import MISSING_FIELD, InputError, Problem
+from symconfig.errors import MISSING_FIELD, InputError, Problem, Problems
 from symconfig.plans.configuration import Precision
 from symconfig.report.partition import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
@@ -79,15 +78,12 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
         stages = problems.collect(lambda: _stages(job, gpus))
         if source is not None and turns is not None:
             pins = problems.collect(lambda: _read_pins(job.pins, source, turns, grown(1), job.stages is not None))
-    if grown is None or source is None or turns is None or precision is None or limit is None or pins is None:
-        raise InputError(problems.all)
-    if problems.all:
-        raise InputError(problems.all)
+    need, meshes = problems.need, problems.need(grown)
     ask = Ask(
-        grown(1), cluster, limit, job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=turns,
-        keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=precision, pins=pins,
+        meshes(1), cluster, need(limit), job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=need(turns),
+        keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=need(precision), pins=need(pins),
     )  # fmt: skip
-    return PartitionJob(source, cluster, ask, grown, stages)
+    return PartitionJob(need(source), cluster, ask, meshes, stages)
 
 
 def _checked(document: Document) -> GraphJob:

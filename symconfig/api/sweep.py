@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.problems import Problems
 from symconfig.descriptor.document import Document, load_yaml_strict
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.strict import MAX_GPUS, as_json, validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.runs.sweep.job import LIMIT, Points, points
 from symconfig.runs.sweep.run import Done, Swept
 from symconfig.runs.sweep.run import sweep as run
@@ -106,16 +105,15 @@ def size(
     for name in (prices or {}).keys() - {*known, *(cluster.name for cluster in found.values())}:
         what, need = "is none of the clusters that are asked for", f"one of {', '.join(known)}"
         gathered.add(Problem(what, field="price", got=name, need=need))
-    if gathered.all or loaded is None or deadline_s is None or total is None:
-        raise InputError(gathered.all)
+    loaded = gathered.need(loaded)
     length = int(seq_length or min(loaded.max_position_embeddings, DEFAULT_SEQUENCE))
     batch = global_batch_size or even_batch(of_batch or BATCH_TOKENS, length)
     question = Question(
         model=loaded,
         clusters=found,
         job={**job, "seq_length": length, "global_batch_size": batch},
-        tokens=total,
-        deadline_s=deadline_s,
+        tokens=gathered.need(total),
+        deadline_s=gathered.need(deadline_s),
         goodput=goodput,
         most_gpus=gpus_max,
         prices=prices or {},

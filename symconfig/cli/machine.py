@@ -64,8 +64,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
             problems.add(Problem("there is no such file", file=arguments.times))
     known = problems.read(load_cluster, arguments.cluster)
     times = None if problems.all else problems.read(read, file_of(arguments.times))
-    if problems.all:
-        raise InputError(problems.all)
+    problems.check()
     if times is not None:
         known = known or _cluster(times.cluster, times.rig.product, out)
     else:
@@ -133,13 +132,10 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
         a = arguments
         model = problems.read(load_model, a.model)
         additions = Additions(model, a.gpus, a.micro_batch_size, a.global_batch_size, a.seq_length, a.recompute)
-        if problems.all:
-            raise InputError(problems.all)
+        problems.check()
         with working() as progress:
             progress.say("predicting the measured runs")
-            measured = problems.collect(lambda: runs(paths, only, additions))
-            if problems.all or measured is None:
-                raise InputError(problems.all)
+            measured = problems.need(problems.collect(lambda: runs(paths, only, additions)))
             if out is not None and len(measured.timed) > 1:
                 names = ", ".join(known.name for known, _ in measured.timed)
                 what, hint = "the runs are on several types of GPU, and a profile is of one", measured.timed[0][0].name

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from symconfig.cli.options import Command, job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
-from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
+from symconfig.errors import MISSING_FIELD, InputError, Problem, Problems, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
 
 BROKEN_PIPE, DEFECT = 141, 70
@@ -177,8 +177,6 @@ def _run(words: list[str]) -> int:
     arguments.extra = words[end + 1 :]  # a script's own
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
-    from symconfig.api.problems import Problems
-
     arguments.problems = Problems(arguments.command_parser.wrong)
     command: Callable[[argparse.Namespace], int] = arguments.command
     with reworded(partial(_as_typed, arguments=arguments)):

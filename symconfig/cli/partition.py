@@ -74,7 +74,6 @@ def run_partition(arguments: argparse.Namespace) -> int:
     """
     from symconfig.api.graph_source import pin_texts
     from symconfig.api.partition_job import partition_job
-    from symconfig.api.problems import stated
     from symconfig.descriptor.cluster import joined
 
     problems = arguments.problems
@@ -98,7 +97,7 @@ def run_partition(arguments: argparse.Namespace) -> int:
     def placed(problem: Problem) -> Problem:
         """Return the problem with the line of the job file if that has its field, unless an option set it."""
         known = replace(problem, field="pins") if problem.field == "pin" and not arguments.pin else problem
-        return stated(known, file) if known.field in {*file.data} - {*options} else problem
+        return file.stated(known) if known.field in {*file.data} - {*options} else problem
 
     if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])

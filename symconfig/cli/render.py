@@ -88,8 +88,7 @@ def run_render(arguments: argparse.Namespace) -> int:
     out = folder(arguments)
     plan = problems.collect(lambda: plan_of(arguments.plan))
     files = None if arguments.print else problems.collect(lambda: wanted(arguments))
-    if problems.all or plan is None:
-        raise InputError(problems.all)
+    plan = problems.need(plan)
     if out is None or files is None:
         return _print(arguments, plan)
     written = write(plan, out, files, arguments.force, replaced)
@@ -142,8 +141,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if len(arguments.place) > 1:
         what, got = "is for one folder at a time", f"{len(arguments.place)}"
         problems.add(Problem(what, field="DIR", got=got, need="--frozen"))
-    if problems.all:
-        raise InputError(problems.all)
+    problems.check()
     return _real(arguments)
 
 
@@ -189,8 +187,7 @@ def _frozen(arguments: argparse.Namespace) -> int:
         passed &= checked.passed
         shown = [*([place] if len(arguments.place) > 1 else []), *frozen(checked)]
         show(arguments, partial(frozen_data, checked), partial(list, shown))
-    if problems.all:
-        raise InputError(problems.all)
+    problems.check()
     return 0 if passed else 1
 
 
