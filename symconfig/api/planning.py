@@ -99,7 +99,7 @@ class PlanResult:
         """
         from symconfig.report.timeline import simulated
 
-        return simulated(self.plan, self._candidate(candidate))
+        return simulated(self.plan, self.plan.candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
@@ -107,13 +107,7 @@ class PlanResult:
         """
         from symconfig.solve.symbolic import symbolic
 
-        return symbolic(self.plan, self._candidate(candidate))
-
-    def _candidate(self, candidate: int) -> Candidate:
-        every = (self.plan.best, *self.plan.alternatives)
-        if not 1 <= candidate <= len(every):
-            raise InputError("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}")
-        return every[candidate - 1]
+        return symbolic(self.plan, self.plan.candidate(candidate))
 
     def html(self) -> str:
         """Return the HTML page of `symconfig plan --html`."""

@@ -24,14 +24,11 @@ def run_explain(arguments: argparse.Namespace) -> int:
     if not arguments.timeline:
         refuse(arguments, ("candidate", "trace", "force"), "is of the schedule", need="--timeline")
     plan, path = problems.collect(lambda: plan_of(arguments.plan)), output(arguments, "trace", JSON)
-    every = () if plan is None else (plan.best, *plan.alternatives)
-    if plan is not None and arguments.candidate is not None and arguments.candidate > len(every):
-        need = f"a whole number from 1 to {len(every)}"
-        problems.add(Problem("out of range", field="--candidate", got=str(arguments.candidate), need=need))
-    plan = problems.need(plan)
+    candidate = problems.read(lambda plan: plan.candidate(arguments.candidate or 1), plan)
+    plan, candidate = problems.need(plan), problems.need(candidate)
     with retraced(arguments.plan):
         if arguments.timeline:
-            chart = simulated(plan, every[(arguments.candidate or 1) - 1])
+            chart = simulated(plan, candidate)
             if path is not None:
                 write_text(path, trace(chart), arguments.force)
             show(arguments, lambda: chart_data(chart), lambda: [chart.title, *chart.notes, stage_rows(chart)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements, load_measurements
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.measured.calibrate import Calibration, GpuType, calibrate, gpu_type
 from symconfig.measured.judge import Judged, judge_case
 from symconfig.measured.log_row import Additions, read_back
@@ -36,22 +36,18 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
     do not name their GPUs. None: each group has its first run's cluster. additions: complete training logs. Raises
     InputError with the problems of all files, or, with the remarks, if no timed run is left.
     """
-    problems: list[Problem] = []
-    timed: list[Timed] = []
-    remarks: list[str] = []
+    problems, timed, remarks = Problems(), list[Timed](), list[str]()
+
+    def add(path: Path) -> None:
+        """Add the runs and remarks of one file. Raises InputError."""
+        measured = path.suffix.lower() in MEASUREMENTS
+        some, remark = _file(path, cluster) if measured else _log(path, cluster, additions or Additions())
+        timed.extend(some)
+        remarks.extend(remark)
+
     for path in paths:
-        try:
-            if path.suffix.lower() in MEASUREMENTS:
-                runs_of_file, remark = _file(path, cluster)
-            else:
-                runs_of_file, remark = _log(path, cluster, additions or Additions())
-        except InputError as error:
-            problems += error.problems
-            continue
-        timed += runs_of_file
-        remarks += remark
-    if problems:
-        raise InputError(problems)
+        problems.read(add, path)
+    problems.check()
     groups: dict[GpuType, tuple[ClusterDescriptor, list[Timed]]] = {}
     for known in [cluster] if cluster else [item.case.cluster for _, item in timed]:
         groups.setdefault(gpu_type(known), (known, []))

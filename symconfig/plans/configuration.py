@@ -91,6 +91,11 @@ class Configuration:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def degrees(self) -> list[str]:
+        """Return the degrees above 1 in words: `tp 4`, `dp 8`."""
+        return [f"{name} {value}" for name in DEGREES if (value := getattr(self, name)) > 1]
+
+    @property
     def edp(self) -> int:
         """Return the number of replicas of each expert within a pipeline stage."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)

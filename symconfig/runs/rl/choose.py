@@ -193,7 +193,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
         critics: dict[tuple[str, ...], Trained | InfeasibleError] = {}
         result = []
-        for candidate in (plan.best, *plan.alternatives):
+        for candidate in plan.ranked:
             logits = BY_TARGET.get(question.job.target or "", VERL)
             actor = _trained(question, plan, candidate, fill, logits)
             critic = _critic(question, tight, fill, on.critic, candidate, critics)

@@ -76,7 +76,7 @@ def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]
                 raise
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits}))
-        for each in (plan.best, *plan.alternatives):
+        for each in plan.ranked:
             share = fill(plan.job, each.configuration.micro, each.configuration.seq_length)
             logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
             step = counted(plan, Trained(plan, each, share, logits), target.compares)
