@@ -28,7 +28,7 @@ from symconfig.verify.shell import dry_run
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
 _ARGUMENTS, _FILLED = "train.py: arguments", f"{CONFIG_HF}: filled in by Trainer"
-RUNNER = "symconfig.verify.deepspeed_runner"
+RUNNER = "symconfig.verify.runners.deepspeed_runner"
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -291,7 +291,7 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
     """Return an answer for each rank, built with random weights of model/config.json: {ok, error} and what
-    `deepspeed_build.build` returns. --model, --model-config and --load among train.py's arguments `words` are replaced.
+    the runner's `build` returns. --model, --model-config and --load among train.py's arguments `words` are replaced.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()

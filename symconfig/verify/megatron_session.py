@@ -12,7 +12,7 @@ from symconfig.plans.plan import Plan
 from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.megatron_source import MegatronSource
 
-RUNNER = Path(__file__).with_name("megatron_runner.py")
+RUNNER = Path(__file__).with_name("runners") / "megatron_runner.py"
 PYTHON = ("-E", "-P", "-u", str(RUNNER))
 
 # torch.cuda.get_device_capability; for ROCm torch answers with the gfx number's first digits, for Ascend
@@ -46,7 +46,7 @@ TRANSFORMER_ENGINE_NEWEST = "2.13.0"
 class Job:
     """One argument list, with the machine that it is claimed to run on. `env`: what the launcher exports.
 
-    `rank`: of `world_size`. `task`: "check", or what else to do with the resolved arguments: megatron_<task>.py.
+    `rank`: of `world_size`. `task`: "check", or a function of megatron_tasks.py for the resolved arguments.
     """
 
     id: str
