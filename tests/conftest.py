@@ -37,17 +37,19 @@ HERE = Path(__file__).parent
 # Those that take most, longest first by the seconds of a whole run: begun last, each would be waited for. All others
 # follow as they are collected.
 LONGEST = (
-    "test_pages.py", "test_spread.py", "graph/test_families.py", "render/test_deepspeed_train.py",
-    "solve/partition/test_quality.py", "verify/test_megatron_rank.py", "cli/test_process.py",
-    "solve/test_brute_force.py", "runs/rl/test_step.py", "solve/partition/test_executed.py", "cli/test_width.py",
-    "descriptor/test_load.py", "graph/program/test_fold.py", "verify/test_stages.py", "runs/rl/test_rewards.py",
-    "existing/audit/test_rl.py", "existing/audit/test_tuners.py",
+    "render/test_deepspeed_train.py", "test_pages.py", "solve/test_pins_hold.py", "solve/test_choice.py",
+    "verify/test_megatron_rank.py", "graph/test_families.py", "solve/test_brute_force.py", "verify/test_stages.py",
+    "solve/partition/test_executed.py", "existing/rules/test_megatron_refuses.py", "measured/test_accuracy.py",
+    "test_spread.py", "verify/test_megatron_sameness.py", "measured/test_calibrate.py", "cli/test_process.py",
+    "runs/rl/test_step.py", "solve/partition/test_quality.py", "cli/test_width.py", "descriptor/test_load.py",
+    "graph/program/test_fold.py", "runs/rl/test_rewards.py", "existing/audit/test_rl.py",
+    "existing/audit/test_tuners.py", "render/test_renamed.py", "verify/test_megatron_trace.py",
     "verify/test_deepspeed_build.py", "serve/test_serve.py", "existing/audit/test_steps.py", "solve/test_monotone.py",
     "existing/audit/test_round_trip.py", "solve/test_counters.py", "render/test_target_pins.py",
-    "existing/audit/test_openrlhf.py", "graph/program/test_of_model.py",
-    "measured/test_accuracy.py", "existing/recover/test_deepspeed.py", "runs/rl/test_shards.py", "solve/test_pins.py",
+    "existing/audit/test_openrlhf.py", "graph/program/test_of_model.py", "verify/test_megatron_mixers.py",
+    "existing/recover/test_deepspeed.py", "runs/rl/test_shards.py", "solve/test_pins.py",
     "runs/rl/test_tuned.py", "descriptor/test_parameter_counts.py", "existing/adapt/test_scripts.py",
-    "verify/test_logits.py", "cli/test_help.py",
+    "verify/test_logits.py", "verify/test_altered.py", "cli/test_help.py",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.repeats import Run
 from tests.clock import quickest_s
+from tests.sampled import sampled
 
 
 class Writer:
@@ -181,7 +182,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo_models())
+@pytest.mark.parametrize("name", sampled(zoo_models(), 3))
 def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
     model = load_model(name)
     found = program(model, 8, 4096)
