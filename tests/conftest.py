@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -64,6 +65,25 @@ def _warm_symconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def warm_symconfig(_warm_symconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork processes of this Python from one that has run symconfig: for tests of what commands say, not of a start."""
     monkeypatch.setattr(sys, "executable", str(_warm_symconfig))
+
+
+@pytest.fixture(scope="session")
+def _megatron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = {"PYTHONPATH": str(HERE.parent), "CUDA_VISIBLE_DEVICES": ""}
+    with warm(tmp_path_factory.mktemp("megatron"), "tests.warm_megatron", environment=path) as python:
+        yield python
+
+
+@pytest.fixture(scope="module")
+def warm_megatron(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork runners of Megatron, if it is here, from one that has imported it: for what it finds, not for its start."""
+    from symconfig.verify import megatron_session, megatron_source
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if importlib.util.find_spec("torch") is not None and megatron_source.find() is not None:
+            python = str(request.getfixturevalue("_megatron"))
+            monkeypatch.setattr(megatron_session, "COMMAND", (python, *megatron_session.COMMAND[1:]))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -240,7 +241,7 @@ def run(jobs: Sequence[Json], timeout_s: float) -> list[Json]:
     """Return the runner's answer to each job; one that crashes, takes too long or is not reached is not `ok`."""
     answers: list[Json] = []
     request, limits_s = {"jobs": jobs, "timeout_s": timeout_s}, (START_S + timeout_s, timeout_s + GRACE_S)
-    how, last_lines = converse(("-m", RUNNER), request, os.environ, limits_s, answers.append)
+    how, last_lines = converse((sys.executable, "-m", RUNNER), request, os.environ, limits_s, answers.append)
     answers += [{"crash": how, "last_lines": last_lines}] * (len(jobs) - len(answers))
     return [
         {"ok": False, "error": f"DeepSpeed {one['crash']}; its last lines: " + " | ".join(one["last_lines"])}

@@ -27,6 +27,8 @@ from tests.sample_plans import sample_plan
 from tests.sampled import sampled
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 # Plans whose ranks must be Megatron's to the last parameter.
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp16": ("llama2-13b", {"precision": "fp16", "pp": 1}),
@@ -105,13 +107,17 @@ def test_what_was_edited_fails_with_the_file_the_flag_and_megatrons_own_words(
     assert not any(check.compared and check.status == "passed" for check in real[name])
 
 
+COLD = megatron_session.COMMAND
+
+
 def _used_s() -> float:
     """Of all subprocesses that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def test_a_rank_of_thousands_takes_seconds_and_little_memory() -> None:
+def test_a_rank_of_thousands_takes_seconds_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(megatron_session, "COMMAND", COLD)
     item = rendered(sample_plan("llama3.1-70b", "h100", tp=8, pp=16, vpp=5, cp=1, dp=128))
     assert item.plan.best.configuration.world_size == 16384
     jobs = megatron_rank.build_jobs(

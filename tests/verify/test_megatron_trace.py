@@ -22,6 +22,8 @@ from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, source
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 LAYERS, SEQUENCE, WIDTH, FFN, HEADS, TP = 4, 4096, 5120, 13824, 40, 4  # of the tests' llama2-13b
 RECOMPUTES = {
     "none": {"recompute": "none"},

@@ -22,6 +22,8 @@ from symconfig.verify import megatron, megatron_agreement, megatron_session
 from symconfig.verify.megatron_session import Result
 from tests.verify.megatron_support import LIMIT_S, rendered, source
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 UNEVEN = "Ett|(tt|)*15(t*3|)*15t*3L"
 GLM = Path(__file__).parent / "models" / "glm-4.5-air.yaml"
 

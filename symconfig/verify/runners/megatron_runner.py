@@ -293,30 +293,36 @@ def _warm_up() -> None:
         return
 
 
+def prepare(source: Path, built: bool) -> None:
+    """Import Megatron from `source` with all that children need, with `built` also what builds models. Changes sys.path
+    and sys.modules, and patches Python and torch (`megatron_shims.install`).
+    """
+    load("megatron_shims").install(source)
+    import torch
+
+    torch.set_num_threads(1)
+    for name in (*IMPORTED_ONCE, *(BUILT_ONCE if built else ())):
+        importlib.import_module(name)
+    load("megatron_patches")
+    load("megatron_local_specs")
+    _warm_up()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the whole heap
+
+
 def main() -> None:
-    """Read the request, import Megatron once, and run each job in a forked child; print a line when ready, then one
-    JSON line per job. Other output goes to standard error.
+    """Read the request, import Megatron once, unless a process that this one is a fork of has, and run each job in a
+    forked child; print a line when ready, then one JSON line per job. Other output goes to standard error.
     """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer
     start = time.perf_counter()
-    shims = load("megatron_shims")
-    shims.install(Path(request["source"]))
-    import torch
-
-    torch.set_num_threads(1)
-    built = any(job["task"] != "check" for job in request["jobs"])
-    for name in (*IMPORTED_ONCE, *(BUILT_ONCE if built else ())):
-        importlib.import_module(name)
     sys.modules["megatron_runner"] = sys.modules["__main__"]  # for the tasks
-    load("megatron_patches")
-    load("megatron_local_specs")
-    forks = load("forks")
+    if "megatron_shims" not in sys.modules:
+        prepare(Path(request["source"]), any(job["task"] != "check" for job in request["jobs"]))
+    shims, forks = sys.modules["megatron_shims"], load("forks")
     print(json.dumps({"ready": time.perf_counter() - start}), file=answers)
-    _warm_up()
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy the whole heap
     for job in request["jobs"]:
         print(json.dumps(forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])), file=answers)
 
