@@ -15,10 +15,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.cli.support import asked as asked  # fixtures of every test of a command
 from tests.cli.support import run as run
+from tests.sampled import sampled
 from tests.warm import warm
 
 # How long an example takes by the clock says how busy the machine is.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=len(sampled(range(100), 2))
+)
 settings.load_profile("any machine")
 settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=2000)
 
