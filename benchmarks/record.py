@@ -110,7 +110,8 @@ def table(results: Mapping[str, Any]) -> str:
     rows = results["rows"]
     named = {row.name: row for row in ROWS}
     shown = [f"plan-{words[1]}" for words, _ in PLANS]
-    shown += [name for name in ("unfit-plan", "partition-adaptive", "partition-exact", "audit") if name in rows]
+    more = ("unfit-plan", "partition-adaptive", "partition-exact", "partition-stages", "audit")
+    shown += [name for name in more if name in rows]
     lines = ["| command | s | imports | MiB |", "|---|--:|--:|--:|"]
     for name in shown:
         if name in rows:

@@ -74,6 +74,14 @@ LEAN = {"deepseek-v3": Target("peak_mib", 300, "MiB")}
 UNFIT = job("llama3.1-405b", "gb300-nvl72", 4, 2048, 8192)
 UNTOLD = job(str(ADDED / "capped.yaml"), "h100", 16, 256, 4096)  # Megatron-LM caps no logits
 PARTITION = job("llama3.1-405b", "h100", 1024, 2048, 8192)
+# Alpa's largest GPT on its cluster (its repository, benchmark/alpa/suite_auto_gpt.py, has the sizes).
+ALPA = (
+    *job(str(ADDED / "gpt-39b.json"), "v100-16gb", 64, 1024, 1024),
+    "--num-microbatches",
+    "128",
+    "--stages",
+    "1..16",
+)
 
 
 def command(words: tuple[str, ...], effort: Effort, status: int = 0) -> Figures:
@@ -145,6 +153,8 @@ ROWS = (
         partial(command, ("partition", *PARTITION, "--solver", "adaptive")), (Target("ratio", 2.5),)),
     Row("partition-exact", "partition 405B, 1,024 h100, exact",
         partial(command, ("partition", *PARTITION, "--solver", "exact")), (Target("ratio", 25),)),
+    Row("partition-stages", "partition GPT-39B, 64 v100-16gb, 1 to 16 stages",
+        partial(command, ("partition", *ALPA))),
     Row("depth-adaptive", "adaptive, 126 layers over 32", partial(depth, "adaptive"),
         (Target("deeper", 1.2, "x 32 layers"),)),
     Row("depth-exact", "exact, 126 layers over 32", partial(depth, "exact"), (Target("deeper", 1.2, "x 32 layers"),)),

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from symconfig.cli import main
+from symconfig.errors import InputError
 from tools import outputs
 from tools.generate import rooms
 from tools.pages import filled
@@ -95,6 +96,21 @@ def test_commands_of_a_page_are_understood(page: Path) -> None:
         words = words[1 : ends[0]] if ends else words[1:]
         if words and not words[0].startswith("-"):
             main.parser_of(words).parse_args(words)
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_command_within_a_sentence_has_an_argument_that_there_is_not(page: Path) -> None:
+    """Sentences may leave out what a command needs."""
+    text, told = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE), []
+    for span in re.findall(r"`([^`\n]+)`", text):
+        command = span.removeprefix("symconfig ")
+        if command.startswith(tuple(f"{name} " for name in main.MODULES)) and not _PLACEHOLDER.search(span):
+            words = shlex.split(re.split(" (?:--|>) ", command)[0])
+            try:
+                main.parser_of(words).parse_args(words)
+            except InputError as error:
+                told.append(f"{span}: {error}")
+    assert [one for one in told if re.search("unrecognized|unknown", one)] == []
 
 
 def test_the_tutorials_run_every_example() -> None:

@@ -4,9 +4,10 @@
     python -m tests.unchanged compare FOLDER [--only RE]  # after it: exit 1 where an answer differs
     python -m tests.unchanged moved FOLDER                # after it: which first plans moved, and what that gains
 
-A case is one command line. Recorded are its exit code, its JSON answer and every byte that it writes, but no text for a
-terminal: plans of every zoo model and cluster over backends, targets, precisions, pins, tasks and releases; audits of
-the corpus and of written launch scripts; the scores of `validate` on the runs in TRUTH. This file imports nothing of
+A case is one command line. Recorded are its exit code, every byte that it writes, and its JSON answer, or what it says
+in a terminal where it gives no JSON: plans of every zoo model and cluster over backends, targets, precisions, pins,
+tasks and releases; audits of the corpus and of written launch scripts; the scores of `validate` on the runs in TRUTH;
+and what each other command says of some recorded plans, scripts and graphs. This file imports nothing of
 symconfig but its command line, so that it runs on any commit: PYTHONPATH chooses which.
 """
 
@@ -62,6 +63,7 @@ RL = (
 )  # fmt: skip
 # Recorded answers, without what the clock or the release decides and what only tells how the search went.
 UNSTABLE = ("seconds", "symconfig", "search")
+SECONDS = re.compile(r"\b(in|took) [\d.,]+ (ms|s|seconds)\b")  # what a search took
 SHOWN_LINES = 12
 
 
@@ -187,6 +189,60 @@ def audits(record: Path) -> Iterator[Case]:
                 )
 
 
+def _recorded(record: Path, file: str, every: int) -> Iterator[tuple[int, Path]]:
+    """Yield with its number each folder of a recorded plan that has the file, or each `every`-th by its name's hash."""
+    for index, path in enumerate(sorted(record.glob(f"plan-*/out/{file}"))):
+        if zlib.crc32(path.parts[-3].encode()) % every == 0:
+            yield index, path.parent
+
+
+def others(record: Path) -> Iterator[Case]:
+    """What all commands but `plan`, `audit` and `validate` say in the terminal; some write files."""
+    small = ("--model", "llama3.1-8b", "--cluster", "h100", "--gpus", "16", "--global-batch-size", "64")
+    asked = {
+        "plan": [(*small, "--pin", pin) for pin in ("tp=2", "recompute=full")]
+        + [("--model", model, *small[2:]) for model in ("llama3.1-70b", "mixtral-8x7b", "qwen2.5-7b-lora")],
+        "estimate": [(*small, "--pin", "tp=2", "--pin", "pp=2", "--fits-on"), (*small, "--backend", "deepspeed")],
+        "size": [("--model", "llama3.1-8b", "--tokens", "100B", "--deadline", "30d", "--clusters", "h100,a100-80gb")],
+        "list": [(kind,) for kind in ("models", "clusters", "recipes", "targets", "options", "rules")]
+        + [("clusters", "h100"), ("models", "deepseek-v3"), ("recipes", "nothing")],
+        "partition": [
+            ("--model", model, "--cluster", "h100", "--gpus", gpus, "--global-batch-size", "16", *more)
+            for model, gpus, more in (
+                ("llama2-7b", "8", ()), ("llama2-7b", "8", ("--solver", "exact", "--baselines")),
+                ("mixtral-8x7b", "64", ("--json",)), ("llama3.1-70b", "64", ("--stages", "1..4")),
+                ("llama3.1-405b", "8", ()), ("qwen2.5-7b", "8", ("--recompute", "full", "--precision", "fp16")),
+            )
+        ],
+    }  # fmt: skip
+    for command, lines in asked.items():
+        for index, words in enumerate(lines):
+            yield Case(f"{command}-text-{index}", (command, *words), out=command == "partition")
+    for script in sorted((SHARED / "cases").glob("*.sh")):
+        yield Case(f"estimate-script-{script.stem}", ("estimate", "--script", str(script), "--cluster", "h100"))
+        yield Case(f"audit-text-{script.stem}", ("audit", str(script), "--cluster", "h100"))
+    folders = list(_recorded(record, "plan.json", 6))
+    for (index, folder), (_, other) in zip(folders, [*folders[1:], folders[0]] if folders else [], strict=True):
+        plan, name = str(folder), folder.parent.name
+        checkpoint = "model=llama3.1-8b" if index % 2 else "seq_length=2048"
+        vary = ("network=0.5..2x", "global_batch_size=0.5..2x", "seq_length=0.5..4x")[index % 3]
+        lines = (
+            ("explain", plan), ("explain", plan, "--timeline"), ("explain", plan, "--all"), ("diff", plan, str(other)),
+            ("replan", plan, "--global-batch-size", "512"), ("replan", plan, "--lose-nodes", "1"),
+            ("whatif", plan, "--vary", vary), ("whatif", plan, "--change", checkpoint),
+            ("render", plan, "--print"), ("render", plan, "--target", TARGETS[index % len(TARGETS)]),
+            ("verify", plan, "--frozen"),
+        )  # fmt: skip
+        for number in {index % len(lines), (index + 4) % len(lines), (index + 7) % len(lines)}:
+            words = lines[number]
+            writes = words[0] == "replan" or "--target" in words
+            yield Case(f"{words[0]}-{number}-{name}", words, out=writes)
+        script = next((path for path in (folder / "launch.sh", other / "launch.sh") if path.is_file()), None)
+        if script and index % 2:
+            yield Case(f"adapt-{name}", ("adapt", str(script), "--plan", str(other)))
+        yield Case(f"audit-text-{name}", ("audit", str(script or folder), "--cluster", "h100", "--no-plan"))
+
+
 def scores() -> Iterator[Case]:
     for folder in TRUTH:
         for path in sorted(folder.glob("*.yaml")):
@@ -210,12 +266,15 @@ def _answer(case: Case, folder: Path, source: Path) -> None:
         words[words.index("JOB")] = str(folder / "job.yaml")
     if case.out:
         words += ["--out", str(folder / "out")]
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+    told, complained = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complained):
         code = main(words)
-    answer = {"exit": code}
-    with contextlib.suppress(ValueError):
+    answer: dict[str, object] = {"exit": code}
+    try:
         answer["answer"] = _stable(json.loads(told.getvalue()))
+    except ValueError:
+        lines = (told.getvalue() + complained.getvalue()).splitlines()
+        answer["text"] = [SECONDS.sub("SECONDS", line) for line in lines] if "--json" not in words else []
     text = json.dumps(answer, indent=1)
     places = ((folder, "FOLDER"), (folder.parent, "RECORD"), (source, "RECORD"), (CORPUS, "CORPUS"), (ROOT, "ROOT"))
     for path, name in (*places, *((each, "TRUTH") for each in TRUTH)):
@@ -238,8 +297,9 @@ def record(folder: Path, every: int, source: Path | None = None, only: str = "")
     source: the record whose launch scripts are audited, itself by default.
     """
     os.environ["COLUMNS"] = "120"
+    parts = (plans, lambda: audits(source or folder), scores, lambda: others(source or folder))
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        for number, cases in enumerate((plans, lambda: audits(source or folder), scores)):
+        for number, cases in enumerate(parts):
             chosen = [
                 (case, folder, source or folder)
                 for case in itertools.islice(cases(), None, None, every)
@@ -247,7 +307,11 @@ def record(folder: Path, every: int, source: Path | None = None, only: str = "")
             ]
             for done, trouble in enumerate(pool.imap_unordered(_work, chosen), 1):
                 if trouble or done % 50 == 0:
-                    print(trouble or f"part {number + 1} of 3: {done} of {len(chosen)}", file=sys.stderr, flush=True)
+                    print(
+                        trouble or f"part {number + 1} of {len(parts)}: {done} of {len(chosen)}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
 
 
 def _files(folder: Path) -> dict[str, Path]:
