@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.cli.support import asked as asked  # fixtures of every test of a command
 from tests.cli.support import run as run
-from tests.sampled import sampled
+from tests.sampled import EVERY_CASE
 from tests.warm import warm
 
 # How long an example takes by the clock says how busy the machine is.
+EXAMPLES = 100 if os.environ.get(EVERY_CASE) else 50
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=len(sampled(range(100), 2))
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES
 )
 settings.load_profile("any machine")
 settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=2000)
