@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 from symconfig.cli.shared import MOST_TOP, whole, within
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem, Problems
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -246,6 +246,5 @@ def variables(pairs: list[str]) -> dict[str, str]:
     """Return {name: value} of NAME=VALUE pairs (the last of a name). Raises InputError with all malformed ones."""
     wrong = partial(Problem, "is no variable with a value", field="--set", need="NAME=VALUE")
     malformed = (pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair)
-    if problems := [wrong(got=pair) for pair in malformed]:
-        raise InputError(problems)
+    Problems(wrong(got=pair) for pair in malformed).check()
     return dict(pair.split("=", 1) for pair in pairs)

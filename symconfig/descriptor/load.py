@@ -33,7 +33,7 @@ from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict, validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.resources import data_dir, may_read
 
 if TYPE_CHECKING:
@@ -152,23 +152,22 @@ def _check_kinds(first: Share, second: Share) -> None:
     They are different vendors, nodes of different sizes, and numbers of GPUs that do not fill whole nodes.
     """
     one, other = first.cluster, second.cluster
-    problems = []
+    problems = Problems()
     if one.gpu.vendor != other.gpu.vendor:
         what = "GPUs of two vendors have no collective library in common"
-        problems.append(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
+        problems.add(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
     if one.gpus_per_node != other.gpus_per_node:
         what = (
             "a launcher starts the same number of ranks on every node, but the two kinds have nodes of different sizes"
         )
         got = f"{one.gpus_per_node} and {other.gpus_per_node}"
-        problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
+        problems.add(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
     for share in (first, second):
         each = share.cluster.gpus_per_node
         if share.gpus % each:
             what, need = f"{share.cluster.name} does not fill whole nodes", f"a multiple of {each}"
-            problems.append(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
+    problems.check()
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:

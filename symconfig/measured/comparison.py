@@ -15,7 +15,7 @@ import numpy as np
 
 from symconfig.cost.machine import cluster_constants
 from symconfig.descriptor.cluster import SHARES
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.configuration import MegatronConfiguration
 from symconfig.existing.audit.judge import Judged, judge
@@ -142,13 +142,11 @@ def _check(judged: Judged, log: TrainingLog) -> None:
         "GPUs": (judged.plan.best.configuration.world_size, log.degrees.get("world")),
         "global batch": (judged.plan.best.configuration.global_batch, log.steady.samples if log.steady else None),
     }
-    wrong = [
+    Problems(
         Problem(f"is of another job: its {name} differ", file=log.path, got=str(theirs), need=str(mine))
         for name, (mine, theirs) in ours.items()
         if theirs is not None and theirs != mine
-    ]
-    if wrong:
-        raise InputError(wrong)
+    ).check()
 
 
 def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:

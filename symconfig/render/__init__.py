@@ -83,19 +83,20 @@ def overlaid(templates: Path) -> dict[str, Target]:
     if "\0" in str(templates) or not templates.is_dir():
         raise InputError("there is no such folder", file=repr(str(templates)), field="--templates")
     folders = {path.name: path for path in sorted(templates.iterdir()) if path.is_dir() and path.name[0] != "."}
-    problems = [
+    problems = Problems(
         Problem("is no target", file=str(path), **among(name, known))
         for name, path in folders.items()
         if name not in known
-    ]
-    problems += [
-        Problem("would stand in the place of a file that symconfig writes itself", file=str(path / name))
-        for path in folders.values()
-        for name in _RESERVED
-        if (path / name).exists()
-    ]
-    if problems:
-        raise InputError(problems)
+    )
+    problems.add(
+        *(
+            Problem("would stand in the place of a file that symconfig writes itself", file=str(path / name))
+            for path in folders.values()
+            for name in _RESERVED
+            if (path / name).exists()
+        )
+    )
+    problems.check()
     return {
         name: replace(target, folders=(folders[name], *target.folders)) if name in folders else target
         for name, target in known.items()
