@@ -149,29 +149,23 @@ def read(names: Sequence[str]) -> Read:
     The same file (by real path) is read once, and files of one name are merged. Raises InputError with all files that
     cannot be read, else with row ids that two files share.
     """
-    problems, read_files = list[Problem](), dict[Path, Measurements]()
-    for name in names:
+    problems, read_files = Problems(), dict[Path, Measurements]()
+    for path in (path for name in names for path in problems.read(in_folder, Path(name)) or ()):
+        if os.path.realpath(path) in {os.path.realpath(known) for known in read_files}:
+            continue  # a file that a folder before it holds
         try:
-            paths = in_folder(Path(name))
+            read_files[path] = load_measurements(path)
         except InputError as error:
-            problems += error.problems
-            continue
-        for path in paths:
-            if os.path.realpath(path) in {os.path.realpath(known) for known in read_files}:
-                continue  # a file that a folder before it holds
-            try:
-                read_files[path] = load_measurements(path)
-            except InputError as error:
-                if path.suffix in MEASUREMENTS:
-                    problems += error.problems
-                elif not path.exists():
-                    problems.append(error.problems[0])
-                else:
-                    need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
-                    hint = "symconfig calibrate, if it is a log"
-                    problems.append(Problem("holds no measured runs", file=str(path), need=need, hint=hint))
-    if problems := problems or _shared(read_files):
-        raise InputError(problems)
+            if path.suffix in MEASUREMENTS:
+                problems.add(*error.problems)
+            elif not path.exists():
+                problems.add(error.problems[0])
+            else:
+                need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
+                hint = "symconfig calibrate, if it is a log"
+                problems.add(Problem("holds no measured runs", file=str(path), need=need, hint=hint))
+    problems.check()
+    Problems(_shared(read_files)).check()
     return merged(tuple((path.stem, content) for path, content in read_files.items()))
 
 
