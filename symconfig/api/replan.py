@@ -104,6 +104,7 @@ def replan(
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None:
         raise InputError(gathered.all)
+    named = wishes.get("cluster")
     if changes:  # the name of the cluster holds them
         wishes = {**wishes, "cluster": joined(str(wishes.get("cluster", old.job.cluster)), changes)}
     document = Document(revised(old, with_batch(Document(wishes, file="")).data, release), file="")
@@ -113,7 +114,7 @@ def replan(
     given = wishes.get("model")
     if model is None:
         model = gathered.collect(lambda: bare(old.model, old.job) if given is None else load_model(str(given)))
-    cluster = gathered.collect(lambda: _cluster(old, wishes.get("cluster"), cluster, changes))
+    cluster = gathered.collect(lambda: _cluster(old, named, cluster, changes))
     if job is not None:
         gathered.collect(lambda: pin_values.parse(job.pins))
     cluster = gathered.need(cluster)
