@@ -23,7 +23,6 @@ from symconfig.format import either
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.run import Programs, Solver
 
-DEFAULT_SEQUENCE = 4096
 MOST_TURNS = 12  # numbers of microbatches that are tried where none is asked for
 
 
@@ -138,7 +137,7 @@ def source_of(job: GraphJob, cluster: ClusterDescriptor) -> Source:
 
 def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     """Return a model's graphs by number of microbatches, which divide the global batch. seq_length: by default the
-    model's maximum, at most DEFAULT_SEQUENCE; attention: flash if the GPU has it, else unfused. Raises InputError with
+    model's `usual_length`; attention: flash if the GPU has it, else unfused. Raises InputError with
     all problems, also without global_batch_size.
     """
     from symconfig.frameworks.constraint import flash
@@ -154,7 +153,7 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
         what = "flash attention does not run on this GPU"
         problems.add(Problem(what, field="attention", got=job.attention, need="unfused"))
     model, batch = problems.need(model), problems.need(batch)
-    tokens = job.seq_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
+    tokens = job.seq_length or model.usual_length
     unfused = job.attention == "unfused" or not able
     how = Implementation().attending(Kernel.FUSED_SOFTMAX if unfused else Kernel.FLASH)
     of_batch = programs(model, tokens, how)

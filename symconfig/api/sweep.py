@@ -22,7 +22,6 @@ from symconfig.runs.sweep.size import size as run_size
 from symconfig.solve.pins import parse
 
 ALL = "all"
-DEFAULT_SEQUENCE = 4096  # as a job's
 
 
 def sweep(
@@ -78,7 +77,7 @@ def size(
 
     The fewest as predicted, and at the upper end of the step's interval; None if none is in time. clusters: names or
     paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens, rounded to a round
-    number of sequences; neither: 4 Mi tokens. seq_length: None: the model's, at most DEFAULT_SEQUENCE. gpus_max: most
+    number of sequences; neither: 4 Mi tokens. seq_length: None: the model's `usual_length`. gpus_max: most
     GPUs tried. goodput: share of the time in which steps run, above 0 to 1. prices: per GPU-hour, by cluster, for the
     cost. jobs: plans in parallel; None: one per core. problems: the caller's, raised with those found here. fields:
     other fields of JOB.yaml. Raises InputError with all problems at once.
@@ -106,7 +105,7 @@ def size(
         what, need = "is none of the clusters that are asked for", f"one of {', '.join(known)}"
         gathered.add(Problem(what, field="price", got=name, need=need))
     loaded = gathered.need(loaded)
-    length = int(seq_length or min(loaded.max_position_embeddings, DEFAULT_SEQUENCE))
+    length = int(seq_length or loaded.usual_length)
     batch = global_batch_size or even_batch(of_batch or BATCH_TOKENS, length)
     question = Question(
         model=loaded,

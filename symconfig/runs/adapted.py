@@ -17,7 +17,6 @@ from symconfig.errors import InputError, Problem, Problems, nearest
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.model import ATTENTION_TARGETS, MLP_TARGETS, Targets, adapter_targets, without_overlap
 from symconfig.render import target_of
-from symconfig.solve.run import USUAL_LENGTH
 
 # Megatron-Bridge's names of the layers that it adapts by default (megatron-bridge 0.3.1, peft/lora.py, LoRA).
 _OF_BRIDGE = {
@@ -142,7 +141,7 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     if not images.per_sequence:
         return model.model_copy(update={"vision": None, "notes": (*model.notes, _TEXT_ALONE)})
     vision = _laid_over(model.vision, images, beside_adapters=model.adapter is not None)
-    seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
+    seq_length = job.seq_length or model.usual_length
     if (tokens := images.per_sequence * vision.tokens) > seq_length:
         what = f"{images.per_sequence:g} images of {vision.tokens} tokens are more than a sequence holds"
         need, hint = f"at most {seq_length}", "fewer or smaller images, or a larger seq_length"
