@@ -13,6 +13,7 @@ from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.descriptor.strict import problems as problems_of
@@ -24,8 +25,6 @@ from symconfig.solve.partition.pipeline.stage import submeshes
 from symconfig.solve.partition.run import FEW, Ask, net_of
 from symconfig.solve.pins import number_range
 from symconfig.units import GIB
-
-MARGIN = 0.04  # of the GPU's memory, as `symconfig plan` leaves free
 
 RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "none": (Keep.USED, Keep.SHARDS),
@@ -161,14 +160,14 @@ def _precision(job: GraphJob, cluster: ClusterDescriptor) -> Precision:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Return the bytes that tensors may take on a GPU; for None its memory less MARGIN (a share) and the context. A
+    """Return the bytes that tensors may take on a GPU; for None its memory less a plan's margin and the context. A
     number is bytes; text is a share ("80%"), a size ("60GiB") or, without unit, GiB. Raises InputError unless above 0
     and at most the GPU's memory (infinite without a cluster).
     """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0
-        return has * (1 - MARGIN) - context
+        return Limits().usable_bytes(has) - context
     text = str(value).strip()
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
