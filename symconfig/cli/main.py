@@ -46,6 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "this machine": {"doctor": "machine", "measure": "machine", "calibrate": "machine", "completion": "machine"},
 }  # fmt: skip
 MODULES = {name: module for modules in GROUPS.values() for name, module in modules.items()}
+_LISTS = {"--model": "symconfig list models", "--cluster": "symconfig list clusters"}  # for those that are missing
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
@@ -209,8 +210,9 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
         problem = replace(problem, file=None, line=None, column=None)
     if problem.file:
         return problem
-    what = problem.what.replace(MISSING_FIELD, "this option is missing")
-    return replace(problem, field=named, what=what, file=None)
+    if problem.what == MISSING_FIELD:
+        return replace(problem, field=named, what="this option is missing", file=None, hint=_LISTS.get(option))
+    return replace(problem, field=named, file=None)
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:

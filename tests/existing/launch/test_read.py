@@ -258,7 +258,7 @@ def test_what_is_no_launch_configuration_is_refused(tmp_path: Path, name: str, c
     assert name in said
     write(tmp_path, "a.sh", "x")
     assert "one of its files: a.sh" in refusal(str(tmp_path))
-    assert "does not exist" in refusal(str(tmp_path / "none"))
+    assert "there is no such file" in refusal(str(tmp_path / "none"))
 
 
 def test_arguments_for_a_file_that_takes_none(tmp_path: Path) -> None:
