@@ -21,7 +21,7 @@ from tools.pages import ROOT
 PARTS = ROOT / "tools" / "new_files"
 LONGEST = 32  # letters of a name: lines of the files stay below the limit
 WORDS, DOTTED, SNAKE = r"[a-z][a-z0-9]*(-[a-z0-9]+)*", r"[a-z0-9]+([.-][a-z0-9]+)*", r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
-LEFT = re.compile(r"fill in(?: \S+)?(?:: |\b)([^\"\n]*).*")  # the first of a line, with the line's rest
+LEFT = re.compile(r"fill in(?: \S+)?(?:: |\b)((?:[^\"'\n]|'(?=\S))*).*")  # the first of a line, with the line's rest
 
 
 class RefusedError(Exception):
@@ -144,7 +144,7 @@ def inserted(text: str, parts: str, path: str) -> str:
             continue
         place = re.search(rf"^{re.escape(start)}.*\n", text, re.MULTILINE)
         if place is None:
-            raise RefusedError(f"{path} has no line that begins with {start!r}; docs/new must follow it")
+            raise RefusedError(f"{path} has no line that begins with {start!r}; tools/new_files must follow it")
         text = text[: place.end()] + lines + text[place.end() :]
     return text
 
@@ -203,7 +203,7 @@ def add(kind: str, name: str, inside: str | None = None, config: str | None = No
         files = [(path, *[imported(config, name)] * 2) if path.stem == name else (path, text, part)
                  for path, text, part in files]  # fmt: skip
     write({path: text for path, text, _ in files})
-    lines = [f"wrote {path.relative_to(root)}" for path, _, _ in files]
+    lines = [f"{'wrote' if text == part else 'added to'} {path.relative_to(root)}" for path, text, part in files]
     lines += ["", "To be filled in:"]
     for path, text, part in files:
         begin = text.index(part) if part in text else 0
