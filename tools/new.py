@@ -21,7 +21,7 @@ from tools.pages import ROOT
 PARTS = ROOT / "tools" / "new_files"
 LONGEST = 32  # letters of a name: lines of the files stay below the limit
 WORDS, DOTTED, SNAKE = r"[a-z][a-z0-9]*(-[a-z0-9]+)*", r"[a-z0-9]+([.-][a-z0-9]+)*", r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
-LEFT = re.compile(r"fill in(?: \S+)?(?:: |\b)((?:[^\"'\n]|'(?=\S))*).*")  # the first of a line, with the line's rest
+LEFT = re.compile(r"fill in(?: \S+)?(?:: |\b)([^\"\n]*).*")  # the first of a line, with the line's rest
 
 
 class RefusedError(Exception):
@@ -210,7 +210,7 @@ def add(kind: str, name: str, inside: str | None = None, config: str | None = No
         for match in LEFT.finditer(text, begin):
             place = f"{path.relative_to(root)}:{text.count(chr(10), 0, match.start()) + 1}"
             key = text[text.rfind("\n", 0, match.start()) + 1 : match.start()].partition(":")[0].strip(" -")
-            lines.append(f"  {place}: {match[1] or key}")
+            lines.append(f"  {place}: {match[1].rstrip(chr(39)) or key}")
     run = spelled(KINDS[kind].tests, words)
     lines += ["", f"Then: {spelled(KINDS[kind].then, words)}"] if KINDS[kind].then else [""]
     return [*lines, f"Tests: .venv/bin/python -m pytest {run}", f"How: {PAGE}, and make test before it is handed in"]
