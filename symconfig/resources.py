@@ -12,14 +12,16 @@ from contextvars import ContextVar
 from fcntl import LOCK_EX, flock
 from functools import cache
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self
 
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem, nearest
 
 PACKAGE = Path(__file__).parent
 MARKER = ".symconfig-incomplete"  # of a folder whose files are of two runs
 _LONGEST = 200  # letters of a path that a message repeats
+_ALIKE = 0.8  # least similarity of a name that a message suggests for a missing file
 _KINDS = (
     (stat.S_ISDIR, "this is a folder, a file is needed"),
     (stat.S_ISFIFO, "this is a named pipe, a regular file is needed"),
@@ -75,6 +77,20 @@ def may_read(path: str | Path) -> bool:
     return only is None or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in only)
 
 
+def missing(path: str | Path, what: str = "there is no such file", hint: str | None = None) -> Problem:
+    """Return the problem that nothing lies at a path (cut to 200 characters in the message). It suggests the
+    path with the most similar name in the same folder (of its first 1,000; hidden ones do not count), else `hint`.
+    """
+    place, shown = Path(path), str(path)
+    try:
+        beside = [entry.name for entry in islice(os.scandir(place.parent), 1000)] if may_read(path) else []
+    except (OSError, ValueError):
+        beside = []
+    similar = nearest(place.name, sorted(name for name in beside if name[:1] != "."), _ALIKE, most=1)
+    shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    return Problem(what, file=shown, hint=str(place.with_name(similar)) if similar else hint)
+
+
 @contextmanager
 def opened(path: str | Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading bytes and close it at the end of the block; a pipe is not waited for. Raises
@@ -88,7 +104,7 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
             raise FileNotFoundError
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        raise InputError("there is no such file", file=shown) from None
+        raise InputError([missing(path)]) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"the file cannot be read: {reason}", file=shown) from None

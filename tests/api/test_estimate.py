@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_said_with_its_largest_part_and_where_it_does(run: 
         ({"tp": "2..4"}, "an estimate is of one layout"),
         ({"tq": "4"}, "tq: is not something that can be pinned"),
         ({"tp": "3", "dp": "8"}, "32 attention heads cannot be split over tp 3"),
-        ({"tp": "2", "dp": "2"}, "do not make all GPUs"),
+        ({"tp": "2", "dp": "2"}, "do not multiply to 8 GPUs"),
     ],
 )
 def test_pins_that_are_no_layout_are_refused(pins: dict[str, str], said: str) -> None:

@@ -240,6 +240,11 @@ SILENT = "starts no training program whose options say what is trained"
         ("config.json", '{"model_type": "llama", "hidden_size": 8}', "describes a model and not how it is trained"),
         ("plan.json", '{"schema": "symconfig.plan/1"}', "is a file that symconfig wrote"),
         ("list.json", "[1]", "holds no keys"),
+        (
+            "job.yaml",
+            "model: llama2-7b\ncluster: h100",
+            "is a job of symconfig and no launch configuration. Try: symconf",
+        ),
         ("compose.yaml", "services: {a: b}", "is no launch configuration that symconfig knows"),
         ("empty.yaml", "", "empty"),
         ("bad.yaml", "a: [1", "not YAML"),
@@ -258,7 +263,7 @@ def test_what_is_no_launch_configuration_is_refused(tmp_path: Path, name: str, c
     assert name in said
     write(tmp_path, "a.sh", "x")
     assert "one of its files: a.sh" in refusal(str(tmp_path))
-    assert "does not exist" in refusal(str(tmp_path / "none"))
+    assert "there is no such file" in refusal(str(tmp_path / "none"))
 
 
 def test_arguments_for_a_file_that_takes_none(tmp_path: Path) -> None:
