@@ -124,10 +124,11 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a job's fields with defaults for `gpus` and `global_batch_size`; given fields win.
 
     gpus: tp x pp x cp x dp of the pins, only if dp is pinned. global_batch_size: replicas x mbs x pp, with one replica
-    if `gpus` is no int. Degrees not pinned count as 1. Raises InputError for wrong pins or ranges.
+    if `gpus` is no int. Degrees not pinned count as 1, as do all if `pins` is no mapping. Raises InputError for wrong
+    pins or ranges.
     """
-    given = dict(fields)
-    pins = parse({name: str(value) for name, value in given.get("pins", {}).items()})
+    given, named = dict(fields), fields.get("pins")
+    pins = parse({name: str(value) for name, value in named.items()} if isinstance(named, Mapping) else {})
     ranks = prod(_one(pins, name) for name in _MESH)
     if "gpus" not in given and "dp" in pins.ranges:
         given["gpus"] = ranks * _one(pins, "dp")
