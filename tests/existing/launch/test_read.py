@@ -223,9 +223,14 @@ def test_a_script_that_starts_a_script(tmp_path: Path) -> None:
         ("srun --nodes=2 bash ./gone.sh --fast", "is a script that is not there"),
         ("accelerate launch --config_file zero3.yaml train.py --learning_rate 1", "configuration of Accelerate"),
         ("python pretrain_gpt.py $OPTIONS", "$OPTIONS"),
+        ("python pretrain_gpt.py --config-file list.yaml", "holds no keys at its top level"),
+        ("python main.py --config-path . --config-name list", "holds no keys at its top level"),
+        ("python examples/run_grpo_math.py --config list.yaml", "holds no keys at its top level"),
+        ("accelerate launch --config_file list.yaml train.py --learning_rate 1", "configuration of Accelerate"),
     ],
 )
 def test_what_was_not_read_matters(tmp_path: Path, line: str, why: str) -> None:
+    write(tmp_path, "list.yaml", "- a: 1\n")
     reading = read(write(tmp_path, "run.sh", f"{line}\n"))
     assert not reading.complete
     assert any(why in item for item in unread(reading, matters=True)), reading.unread
