@@ -128,36 +128,18 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
     with cp 1, the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
     """
     descriptor = model.model
+    experts = descriptor.experts is not None
     tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
     chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
     vpp, dp, zero = chunks or 1, gpus // (tp * pp * cp), options.zero_stage(names)
-    gtp = options.weight_shards(names)
-    overlap = options.overlap(names, zero, pp, vpp)
-    width = options.gradient_bytes(names, zero)
-    experts = descriptor.experts is not None
-    framework = options.behaviour(
-        names,
-        cluster.gpu.architecture,
-        overlap,
-        zero=zero,
-        gradient_bytes=width,
-        replicas=dp * cp // gtp,
-        pp=pp,
-        vpp=vpp,
-        latent=descriptor.latent is not None,
-        experts=experts,
-    )
     micro, ep = names.whole("micro_batch_size"), names.whole("expert_model_parallel_size") if experts else 1
     recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
     if "recompute_layers" in recompute and parts > 1:  # Megatron-LM counts the parts of a layer
         recompute["recompute_layers"] = -(-recompute["recompute_layers"] // parts)
-    target = Target("megatron", names.table.version)
-    group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
-    offloaded = names["optimizer_cpu_offload"]
+    target, share = Target("megatron", names.table.version), names.number(1.0, "optimizer_offload_fraction")
+    overlap: dict[str, Any] = options.overlap(names, zero, pp, vpp)
     dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
-    exchange: Any = names["cp_comm_type"]
-    exchange = exchange[0] if isinstance(exchange, tuple) and exchange else exchange
-    hidden: dict[str, Any] = overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1}
+    exchange: Any = next(iter(names.words("cp_comm_type")), None)
     configuration = Setup(
         tp=tp,
         pp=pp,
@@ -166,7 +148,7 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
         ep=ep,
         etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
         dp=dp,
-        gtp=gtp,
+        gtp=options.weight_shards(names),
         micro=micro,
         global_batch=names.whole("global_batch_size", micro * dp),  # without it one microbatch, as in Megatron-LM
         seq_length=length,
@@ -175,12 +157,12 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
         zero_stage=zero,
         precision=options.precision(names) or "bf16",
         cp_comm=exchange if exchange in get_args(CpComm) and cp > 1 else "p2p",
-        **hidden,
-        optimizer_offload=float(share if isinstance(share, int | float) else 1) if offloaded else 0.0,
+        **overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1},
+        optimizer_offload=share if names["optimizer_cpu_offload"] else 0.0,
         activation_offload=bool(names["fine_grained_activation_offloading"]),
-        microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
+        microbatch_group_size=names.whole("microbatch_group_size_per_vp_stage", pp) if vpp > 1 else None,
         moe_dispatcher=dispatcher,
-        grad_bytes=width,
+        grad_bytes=options.gradient_bytes(names, zero),
         moe_flex_backend=options.flex_backend(names) if experts else None,
         cuda_graphs=options.graphed(names, experts) or "none",
         fp8_param_gather=bool(names["fp8_param_gather"]),
@@ -188,14 +170,15 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
         expert_capacity=options.expert_capacity(names) if experts else 0.0,
         paged_stash=experts and bool(names["moe_paged_stash"]),
         **fields,
-        framework=framework,
         backend=target.backend,
         version=target.version,
     )
+    latent = descriptor.latent is not None
+    framework = options.behaviour(names, cluster.gpu.architecture, configuration, latent)
     return Run(
         target,
         model,
-        configuration,
+        replace(configuration, framework=framework),
         optimizer=optimizer(names) or Optimizer(),
         assumed=tuple(_assumed(names, descriptor, configuration)),
     )
