@@ -190,8 +190,8 @@ def graphs(names: Mapping[str, Value]) -> bool:
 def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
     """Return the modules of a layer that CUDA graphs replay, in any release's spelling; empty if none are named."""
     spellings = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
-    parts = {str(part) for value in spellings for part in (value if isinstance(value, tuple) else (value or "",))}
-    return frozenset(word for part in parts for word in part.split(",") if word)
+    named = (value if isinstance(value, tuple | list) else (value or "",) for value in spellings)
+    return frozenset(word for parts in named for part in parts for word in str(part).split(",") if word)
 
 
 def instances(names: Mapping[str, Value]) -> int:
