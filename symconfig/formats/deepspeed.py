@@ -12,6 +12,7 @@ from typing import Any
 
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.document import KeyPath
+from symconfig.format import nested
 from symconfig.formats.links import value_of
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
 from symconfig.plans.configuration import ZERO_STAGES, Precision, ZeroStage
@@ -62,17 +63,10 @@ def write(plan: Plan, auto: bool = False) -> Json:
 
     auto: write "auto" for keys with `arguments` of the Trainer or a nonzero `sized`, and for train_batch_size.
     """
-    data: Json = {}
-    for key in KEYS:
-        value = key.value(plan) if str(plan.best.configuration.zero_stage) in key.stages else None
-        if value is None:
-            continue
-        section = data
-        for part in key.name.split(".")[:-1]:
-            section = section.setdefault(part, {})
-        filled = key.arguments or (key.sized and value) or key.name == TRAIN
-        section[key.name.rpartition(".")[2]] = AUTO if auto and filled else value
-    return data
+    stage = str(plan.best.configuration.zero_stage)
+    values = {key: value for key in KEYS if stage in key.stages and (value := key.value(plan)) is not None}
+    filled = {key.name for key, value in values.items() if key.arguments or (key.sized and value) or key.name == TRAIN}
+    return nested({key.name: AUTO if auto and key.name in filled else value for key, value in values.items()})
 
 
 def own_optimizer(plan: Plan) -> bool:
