@@ -247,9 +247,9 @@ def _hint(in_json: str, key: str, arguments: Arguments) -> str:
     return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
 
 
-def built_json(config: Mapping[str, Any]) -> Tree:
-    """Return the JSON that a program builds for DeepSpeed as if it had been read, without places."""
-    return Tree(Text(_WRITTEN, b""), config, {}, "json")
+def built_json(config: Any, file: str = _WRITTEN) -> Tree:
+    """Return data, such as the JSON that a program builds for DeepSpeed, as if it had been read, without places."""
+    return Tree(Text(file, b""), config, {}, "json")
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:

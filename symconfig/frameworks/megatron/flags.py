@@ -249,14 +249,11 @@ def flags(version: str) -> FlagTable:
     return FlagTable(version, by_name)
 
 
-def option(table: FlagTable, dest: str, value: object = True) -> str:
+def option(table: FlagTable, dest: str, value: object = True) -> str | None:
     """Return the name of the option that sets a destination to a value; of a switch the one for True or for False.
 
     The one that is spelled like the destination comes first, options for just this value before optional switches.
-    Values other than False count as True.
-
-    Raises:
-        KeyError: no option does.
+    Values other than False count as True. None if no option does.
     """
     wanted = ("false",) if value is False else ("true", "store")
     spelled = "--" + dest.replace("_", "-")
@@ -267,7 +264,7 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
     for flag in named:
         if flag.kind == "optional" and flag.name.startswith("--no-") == (value is False):
             return flag.name
-    raise KeyError(dest)
+    return None
 
 
 @cache
