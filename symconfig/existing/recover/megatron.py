@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -20,7 +20,6 @@ from symconfig.existing.recover.run import Assumed, Described, Impossible, Run, 
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
 from symconfig.frameworks.megatron import hybrid, options
-from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
 from symconfig.frameworks.megatron.options import optimizer
 from symconfig.graph.scheme import CpComm
@@ -243,7 +242,7 @@ def _within(names: Namespace, dest: str) -> bool:
 
 
 def stages(
-    names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
+    names: Namespace, layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
     """Return the chunks per pipeline stage (vpp), and the fields of a configuration on the stages' layers.
 
@@ -260,17 +259,16 @@ def stages(
         equal = len(set(chunks)) == 1
         chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * predictions + "L"
         return _divided(len(chunks), pp), {} if equal else {"pipeline_layout": pipeline_layout.compact(chunks)}
-    layout = names.get("pipeline_model_parallel_layout")
-    if isinstance(layout, str) and layout:
+    if layout := names.word("pipeline_model_parallel_layout"):
         return _divided(len(pipeline_layout.expanded(layout)), pp), {"pipeline_layout": layout}
     if pp == 1:
         return 1, {}
     fields: dict[str, Any] = {}
     for field in ("first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss"):
-        dest = BY_FIELD[f"{field}"][0]
-        fields[field] = _whole(names, dest) if field.endswith("layers") else bool(names.get(dest))
+        dest = BY_FIELD[field][0]
+        fields[field] = names.integer(dest) if field.endswith("layers") else names.switch(dest)
     # The number of chunks, or the layers of each (arguments.py, validate_args).
-    vpp, each = (_whole(names, dest) for dest in ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))
+    vpp, each = map(names.integer, ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))
     if vpp is None and each is not None:
         held = _divided(layers + fields["account_for_embedding"] + fields["account_for_loss"], pp)
         return (None if held is None else _divided(held, each)), fields
@@ -279,8 +277,3 @@ def stages(
 
 def _divided(number: int, by: int) -> int | None:
     return None if number % by else number // by
-
-
-def _whole(names: Mapping[str, Value], dest: str) -> int | None:
-    value = names.get(dest)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
