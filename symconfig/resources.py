@@ -3,6 +3,7 @@ files that a person names are written, and opened: regular ones only, without wa
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -14,7 +15,7 @@ from functools import cache
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from symconfig.errors import InputError, Problem, nearest
 
@@ -42,6 +43,13 @@ def data_dir(name: str) -> Path:
         if candidate.is_dir() and (candidate.parent != package.parent or (package.parent / "pyproject.toml").exists()):
             return candidate
     raise FileNotFoundError(f"symconfig's data folder {name!r} is missing; reinstall the package")
+
+
+@cache
+def json_data(path: Path) -> dict[str, Any]:
+    """Return the object of one of the package's JSON files; cached, so it must not be changed."""
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
 
 
 def cache_dir() -> Path | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from symconfig.descriptor.strict import Count, PositiveInt
-from symconfig.format import several
+from symconfig.format import nested, several
 
 ZeroStage = Literal[0, 1, 2, 3]
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
@@ -150,13 +150,7 @@ class Configuration:
         recompute_layers without full recompute, are None there: they have no effect.
         """
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
-        data: dict[str, Any] = {}
-        for name, path in PLACES.items():
-            section = data
-            for step in path[:-1]:
-                section = section.setdefault(step, {})
-            section[path[-1]] = None if idle.get(name) else getattr(self, name)
-        return data
+        return nested({".".join(at): None if idle.get(name) else getattr(self, name) for name, at in PLACES.items()})
 
 
 FIELDS = tuple(one.name for one in fields(Configuration))
