@@ -59,13 +59,11 @@ def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return the recompute fields of a configuration; "none" if the options ask for nothing, or for an unknown kind.
 
     They are `recompute`, with recompute_modules if selective, or recompute_method and recompute_layers if full. The
-    first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
-    --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
+    first that is set decides: --recompute-activations (selective, as validate_args has it), --recompute-granularity, in
+    old releases --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
     with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
     """
-    kind = names.get("recompute_granularity")
-    if names.get("recompute_activations"):
-        kind = kind or "selective"
+    kind = "selective" if names.get("recompute_activations") else names.get("recompute_granularity")
     if names.get("checkpoint_activations"):
         kind = kind or "full"
     if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name

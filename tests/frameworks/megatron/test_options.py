@@ -105,7 +105,7 @@ def test_bytes_of_a_gradient(names: Names, zero: int, found: int) -> None:
         ),
         (
             {"recompute_granularity": "full", "recompute_activations": True},
-            {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
+            {"recompute": "selective", "recompute_modules": ("core_attn",)},
         ),
     ],
 )
