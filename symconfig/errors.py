@@ -80,10 +80,10 @@ def nearest(word: str, known: Iterable[str], alike: float = 0.6, *, most: int = 
     """Return up to `most` known names similar to a word, the most similar first, joined as `a or b`; None if none is
     similar. A name counts if its difflib ratio is at least `alike` (0 to 1) and within 0.05 of the best one; if the
     best is equal (ratio 1), only equal ones count. Case, leading dashes, and `-` for `_` are ignored; 200 characters of
-    the word are compared.
+    the word are compared. Equally similar names are in the order of `known`, of a set in alphabetical order.
     """
     matcher, scored = difflib.SequenceMatcher(b=_plain(word[:200])), list[tuple[float, str]]()
-    for name in known:
+    for name in sorted(known) if isinstance(known, (set, frozenset)) else known:
         matcher.set_seq1(_plain(name))
         scored.append((matcher.ratio(), name))
     scored.sort(key=lambda item: -item[0])
