@@ -1,8 +1,10 @@
-"""Keys of a program, each with the field of a run that it says: one table, written by rendering, read by recovering."""
+"""Trainers, and their keys, each with the field of a run that it says: one table, written by rendering, read by
+recovering."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from symconfig.formats.links import value_of
@@ -24,6 +26,28 @@ class Key(NamedTuple):
 
 
 Keys = Mapping[str, Key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trainer:
+    """A trainer of reinforcement learning or fine-tuning.
+
+    release: version whose defaults hold. keys: its options by name, with their defaults. longest: its options for the
+    longest prompt and response; whole: for both together. dashes: prefix of an option on the command line, and
+    separator of its words. offload: option that moves an unused reference to the host.
+    """
+
+    name: str
+    release: str
+    keys: Keys = field(default_factory=dict)
+    longest: tuple[str, str] = ("rl.prompt_length.max", "rl.response_length.max")
+    dashes: tuple[str, str] = ("--", "_")
+    offload: str | None = None
+    whole: str | None = None
+
+    def spelled(self, key: str) -> str:
+        """Return the option as it is written on the command line."""
+        return self.dashes[0] + key.replace("_", self.dashes[1])
 
 
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:

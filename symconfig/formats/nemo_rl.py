@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys, lora, where
+from symconfig.formats.keys import Key, Trainer, keys, lora, where
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.releases import fuses_rotations
 
+NEMO = Trainer(name="nemo-rl", release="0.7.0", dashes=("", "_"))
 POLICY = "policy"
 MEGATRON, DTENSOR, GENERATION = (f"{POLICY}.{name}" for name in ("megatron_cfg", "dtensor_cfg", "generation"))
 ALGORITHMS = ("grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus")

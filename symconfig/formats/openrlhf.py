@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys, lora, where
+from symconfig.formats.keys import Key, Trainer, keys, lora, where
 from symconfig.formats.links import value_of
 
 # The advantage of each algorithm; that of GRPO's kin is its own.
@@ -122,7 +122,14 @@ READ = {
        for name, usual in (("num_nodes", 1), ("num_gpus_per_node", 8))},
     "ds.zpg": Key("", 1), "ds.ring_attn_size": Key("", 1), "rollout.micro_batch_size": Key("", 1),
 }  # fmt: skip
-KEYS = {name: key for tables in (PAIRS, STEP, BOTH) for table in tables.values() for name, key in table.items()} | READ
+OPENRLHF = Trainer(
+    name="openrlhf",
+    release="0.11.2",
+    longest=("prompt_max_len", "rl.response_length.max"),
+    offload="--ref.offload",
+    whole="rl.longest",
+    keys={name: key for of in (PAIRS, STEP, BOTH) for table in of.values() for name, key in table.items()} | READ,
+)
 # Options before 0.10: a section and a name were one word; those of DeepSpeed and some others had no section.
 _ALONE = """adam_offload param_dtype overlap_comm zpg grad_accum_dtype ring_attn_size packing_samples
             attn_implementation use_liger_kernel load_in_4bit zero_stage"""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys
+from symconfig.formats.keys import Key, Trainer, keys
 
 # The advantage of each algorithm, and what else makes it that one (scripts/ and docs of slime).
 ADVANTAGES = {"grpo": "grpo", "dapo": "grpo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
@@ -53,4 +53,4 @@ LOGGING = keys(use_wandb=lambda run: run.training.wandb_project is not None, wan
                )  # fmt: skip
 # What is read alone; an option of Megatron-LM has another meaning.
 READ = {"actor_num_nodes": Key("", 1), "actor_num_gpus_per_node": Key("", 8), "micro_batch_size": Key("", 1)}
-KEYS = {**ROLLOUT, **ALGORITHM, **BATCH, **SGLANG, **READ}
+SLIME = Trainer(name="slime", release="0.3.1", dashes=("--", "-"), keys=ROLLOUT | ALGORITHM | BATCH | SGLANG | READ)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Backend
-from symconfig.formats.keys import Keys, keys, lora
+from symconfig.formats.keys import Keys, Trainer, keys, lora
 from symconfig.formats.links import value_of
 
 # Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
@@ -20,28 +20,6 @@ SEQUENCE = (
     "seq_length", "seq_len", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "sequence_len",
     "block_size", "max_length",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trainer:
-    """A trainer of reinforcement learning or fine-tuning.
-
-    release: version whose defaults hold. keys: its options by name, with their defaults. longest: its options for the
-    longest prompt and response; whole: for both together. dashes: prefix of an option on the command line, and
-    separator of its words. offload: option that moves an unused reference to the host.
-    """
-
-    name: str
-    release: str
-    keys: Keys = field(default_factory=dict)
-    longest: tuple[str, str] = ("rl.prompt_length.max", "rl.response_length.max")
-    dashes: tuple[str, str] = ("--", "_")
-    offload: str | None = None
-    whole: str | None = None
-
-    def spelled(self, key: str) -> str:
-        """Return the option as it is written on the command line."""
-        return self.dashes[0] + key.replace("_", self.dashes[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +52,7 @@ class Tuner(Trainer):
     usual: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
-    target: str = ""
+    target: str | None = None
     planned: Backend = "deepspeed"
     kinds: tuple[str, str] = ("lora", "lora")
     modules: tuple[str, ...] = ("--lora_target_modules", "all-linear")

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.formats.keys import Key, Value, keys, lora, where
+from symconfig.formats.keys import Key, Trainer, Value, keys, lora, where
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.releases import fuses_rotations
 
+VERL = Trainer(name="verl", release="0.9.1", dashes=("", "_"), offload="ref.megatron.param_offload=True")
 ACTOR, ROLLOUT, REFERENCE, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
 ENGINES = ("vllm", "sglang")
 SECTIONS = {"actor": ACTOR, "critic": "critic"}  # of the trained models

@@ -18,7 +18,7 @@ from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.keys import write
 from symconfig.formats.renamed import EXTRA, MS_SWIFT
-from symconfig.formats.tuners import SWIFT_WRITTEN
+from symconfig.formats.tuners import SWIFT, SWIFT_WRITTEN
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.releases import between
@@ -33,7 +33,7 @@ from symconfig.render.megatron_args import Group
 from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING, training_problem
 from symconfig.render.target import Target, translated
 
-NAME = "ms-swift"
+NAME, RELEASE, BRIDGE_RELEASE = SWIFT.name, SWIFT.release, "1.6.5"
 # Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
 _RESUME_COMMAND = translated(
     {
@@ -43,7 +43,6 @@ _RESUME_COMMAND = translated(
         "--no-load-rng": "--no_load_rng true",
     }
 )
-RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
 IGNORED_FIELDS = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat

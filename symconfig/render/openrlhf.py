@@ -21,8 +21,6 @@ from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Target, ignored
 
-NAME = "openrlhf"
-RELEASE = "0.11.2"
 LEARNS = Learns(
     algorithms=tuple(formats.ADVANTAGES),
     engines=("vllm",),
@@ -49,8 +47,8 @@ def variables(plan: Plan) -> dict[str, object]:
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
-        "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
-        "release": RELEASE,
+        "framework": f"OpenRLHF {formats.OPENRLHF.release} with DeepSpeed",
+        "release": formats.OPENRLHF.release,
         "arrays": arrays,
         "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
@@ -129,7 +127,7 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=formats.OPENRLHF.name,
         does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) "
         "and for DPO (launch.sh)",
         variables=variables,

@@ -21,8 +21,6 @@ from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Saving, Target
 
-NAME = "slime"
-RELEASE = "0.3.1"
 LEARNS = Learns(
     algorithms=tuple(formats.ADVANTAGES),
     engines=("sglang",),
@@ -58,8 +56,8 @@ def variables(plan: Plan) -> dict[str, object]:
         each for each in environment.variables(plan, version) if alone or each.name != "PYTORCH_CUDA_ALLOC_CONF"
     )
     return {
-        "framework": f"slime {RELEASE} with Megatron-LM {version}",
-        "release": RELEASE,
+        "framework": f"slime {formats.SLIME.release} with Megatron-LM {version}",
+        "release": formats.SLIME.release,
         "arrays": arrays,
         "program": "train.py" if learning.section(plan).placement == "colocated" else "train_async.py",
         "variables": exported,
@@ -123,7 +121,7 @@ def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=formats.SLIME.name,
         does="slime's arguments for reinforcement learning with Megatron-LM and SGLang, and train.sh",
         variables=variables,
         problems=_problems,

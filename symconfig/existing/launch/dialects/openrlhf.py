@@ -14,7 +14,6 @@ from symconfig.existing.launch.reading import Reading, Setting, World
 from symconfig.existing.launch.world import stated_numbers
 from symconfig.formats.openrlhf import OLD
 
-RELEASE: Final = "0.11.2"  # whose defaults hold where nothing is stated
 RAY: Final = "train_ppo_ray"  # which trains beside engines; the others train alone
 _PROGRAM = re.compile(r"openrlhf[./]cli[./](train_\w+?)(\.py)?")
 _ALONE = ("model.", "actor.")  # the trained model's section of the programs that train alone; read as the actor's

@@ -14,7 +14,6 @@ from symconfig.existing.launch.reading import Reading, Setting, World
 from symconfig.existing.launch.world import stated_numbers
 
 FORMAT: Final = "verl"  # the format of a reading of it
-RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is stated
 _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
 # By default. `rollout` is of main_ppo's relatives that generate beside: -1 is 1 node, and as many GPUs per node.
 _GPUS: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "rollout.nnodes": -1, "rollout.n_gpus_per_node": -1}

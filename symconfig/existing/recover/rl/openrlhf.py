@@ -15,9 +15,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover.rl.script import PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
-from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
+from symconfig.existing.recover.rl.values import DEEPSPEED, Workers
 from symconfig.existing.recover.run import Described, Run
-from symconfig.formats.openrlhf import ADVANTAGES
+from symconfig.formats.openrlhf import ADVANTAGES, OPENRLHF
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 

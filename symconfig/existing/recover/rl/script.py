@@ -24,10 +24,9 @@ from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.existing.recover.zoo import zoo_match
-from symconfig.formats.keys import Keys
+from symconfig.formats.keys import Keys, Trainer
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.renamed import MS_SWIFT
-from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward

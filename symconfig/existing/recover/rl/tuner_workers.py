@@ -76,12 +76,12 @@ class TunerWorkers(Script):
     def workers(self) -> Workers:
         """Return the kind of workers: Megatron-Core, DeepSpeed, FSDP, else plain replicas (DDP)."""
         if self.program.megatron:
-            return replace(MEGATRON, target=self.tuner.name)
+            return MEGATRON
         kind = DEEPSPEED
         if self.config is None:
             sharded = self.launched.shards or self.values.given("fsdp")
             kind = replace(SHARDS, planned=self.tuner.planned) if sharded else REPLICAS
-        return replace(kind, target=self.tuner.target or self.tuner.name)
+        return replace(kind, target=self.tuner.target)
 
     @property
     def config(self) -> Mapping[str, Any] | None:
