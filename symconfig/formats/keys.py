@@ -68,6 +68,16 @@ def where(field: str) -> Callable[[Any], object]:
     return lambda run: value_of(run, field) or None
 
 
+def of_algorithm(algorithm: str, value: object) -> Callable[[Any], object]:
+    """Return a function that gives `value` for RL runs of this algorithm; None for others."""
+    return lambda run: value if run.rl.algorithm == algorithm else None
+
+
+def if_set(field: str, value: object, otherwise: object = None) -> Callable[[Any], object]:
+    """Return a function that gives `value` for runs whose field is true, else `otherwise`."""
+    return lambda run: value if value_of(run, field) else otherwise
+
+
 def write(table: Keys, run: Any) -> dict[str, object]:
     """Return the program's values by key for a run: what each key's `write` gives, without one its field; no None."""
     values = {

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Backend
-from symconfig.formats.keys import Keys, Trainer, keys, lora
-from symconfig.formats.links import value_of
+from symconfig.formats.keys import Keys, Trainer, if_set, keys, lora, of_algorithm
 
 # Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
 SEQUENCE = (
@@ -192,9 +191,7 @@ TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they
 
 def _where(field: str, **constants: object) -> Keys:
     """Return keys that are written with a constant where the run's field is true, and else left out."""
-    return keys(
-        "", **{name: lambda run, v=value: v if value_of(run, field) else None for name, value in constants.items()}
-    )
+    return keys("", **{name: if_set(field, value) for name, value in constants.items()})
 
 
 # What rendering writes, by sections of the YAML; fields as of `render.tuning`.
@@ -209,13 +206,13 @@ TRL_MODEL = {
 TRL_STEP = {
     "algorithm": keys(
         loss_type=lambda run: "dapo" if run.rl.algorithm == "dapo" else "grpo",
-        mask_truncated_completions=lambda run: run.rl.algorithm == "dapo" or None,
-        importance_sampling_level=lambda run: "sequence" if run.rl.algorithm == "gspo" else None,
+        mask_truncated_completions=of_algorithm("dapo", True),
+        importance_sampling_level=of_algorithm("gspo", "sequence"),
         epsilon="clip.low",
         epsilon_high="clip.high",
-        beta=lambda run: 0.001 if run.rl.reference else 0.0,
+        beta=if_set("rl.reference", 0.001, 0.0),
         num_iterations="rl.epochs",
-        entropy_coef=lambda run: 0.001 if run.rl.entropy else None,
+        entropy_coef=if_set("rl.entropy", 0.001),
     ),
     "generation": keys(
         generation_batch_size="rl.sequences",
@@ -231,7 +228,7 @@ TRL_STEP = {
 }
 AXOLOTL_WRITTEN = {
     "model": {
-        **keys(base_model="named", reinit_weights=lambda run: None if run.tuned else True),
+        **keys(base_model="named", reinit_weights=if_set("tuned", None, True)),
         **keys(attn_implementation="attention"),
         **keys(adapter=lambda run: run.adapter and ("qlora" if run.quantised else "lora")),
         **_where("quantised", load_in_4bit=True),
@@ -257,7 +254,7 @@ SWIFT_WRITTEN = {
     "MODEL": {
         **keys(model="named", use_hf=True, model_type="model.model_type", template="template", torch_dtype="dtype"),
         **keys(attn_impl=lambda run: "flash_attn" if run.unpadded else run.attention),
-        **keys(tuner_type=lambda run: "lora" if run.adapter else "full"),
+        **keys(tuner_type=if_set("adapter", "lora", "full")),
         **lora("lora_rank", "lora_alpha", "lora_dropout", "target_modules"),
         **_where("quantised", quant_method="bnb", quant_bits=4, bnb_4bit_quant_type="nf4"),
         **_where("quantised", bnb_4bit_use_double_quant=True),
@@ -274,7 +271,7 @@ LLAMAFACTORY_WRITTEN = {
     "model": {
         **keys(
             model_name_or_path="named",
-            train_from_scratch=lambda run: None if run.tuned else True,
+            train_from_scratch=if_set("tuned", None, True),
             flash_attn=lambda run: "disabled" if run.attention == "eager" else run.attention,
             disable_gradient_checkpointing=lambda run: not run.recomputes,
         ),
@@ -284,7 +281,7 @@ LLAMAFACTORY_WRITTEN = {
     },
     "method": {
         **keys(stage="stage", do_train=True, pref_loss="preference.pref_loss", pref_beta="preference.beta"),
-        **keys(finetuning_type=lambda run: "lora" if run.adapter else "full"),
+        **keys(finetuning_type=if_set("adapter", "lora", "full")),
         **lora("lora_rank", "lora_alpha", "lora_dropout", ""),
         **keys(lora_target=lambda run: run.adapter and ",".join(run.adapter.targets)),
         **keys(freeze_vision_tower="model.vision.frozen", freeze_multi_modal_projector="model.vision.projector_frozen"),

@@ -45,7 +45,6 @@ def variables(plan: Plan) -> dict[str, object]:
     `learning.critic`) only with RL. reward_nodes, critic_nodes: [nodes, GPUs of each] of their own; zeros without.
     """
     arrays, training = _arrays(plan), plan.training
-    gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
         "framework": f"OpenRLHF {formats.OPENRLHF.release} with DeepSpeed",
         "release": formats.OPENRLHF.release,
@@ -61,7 +60,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "reward_url": learning.reward_url(plan),
         "reward_nodes": list(learning.reward_nodes(plan)),
         "critic": None if plan.job.rl is None else learning.critic(plan),
-        "critic_nodes": [-(-gpus // most), min(gpus, most)],
+        "critic_nodes": list(learning.own_nodes(plan, (plan.job.rl and plan.job.rl.critic_gpus) or 0)),
     }
 
 
@@ -77,9 +76,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """
     yield from shared.problems(plan)
     rl = plan.job.rl
-    if plan.job.optimizer.name != "adam":
-        what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
-        yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
+    yield from learning.of_adam(plan, "OpenRLHF")
     if _packs(plan):
         yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:

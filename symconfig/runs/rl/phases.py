@@ -188,9 +188,9 @@ class Layout:
             yield "", PlannedPhase.of("to the host and back", moved, self._resting({}))
 
     def _of_reference(self) -> tuple[str, PlannedPhase]:
-        """Return (pool, phase) in which the reference computes log-probabilities; a copy that is not resident comes from
-        the host. "streamed" copies overlap with the forward and take no GPU memory; with an adapter the actor's weights
-        are read.
+        """Return (pool, phase) in which the reference computes log-probabilities; a copy that is not resident comes
+        from the host. "streamed" copies overlap with the forward and take no GPU memory; with an adapter the actor's
+        weights are read.
         """
         actor, read, pool = self.actor, self.reference_read, self._pool("reference")
         reader = actor.reading(read.room)
@@ -205,8 +205,8 @@ class Layout:
         return pool, PlannedPhase.of(REFERENCE, seconds, held, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[tuple[str, PlannedPhase]]:
-        """Yield (pool, the reward model's phase); nothing without a reward model. On GPUs of its own it forms a pool if it
-        overlaps with another phase.
+        """Yield (pool, the reward model's phase); nothing without a reward model. On GPUs of its own it forms a pool if
+        it overlaps with another phase.
         """
         if (own := self.rewards) is None:
             return
@@ -277,10 +277,8 @@ class Layout:
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
         apart = steps * each.candidate.predicted.time.get("optimizer", 0.0) if (roots := each.stepping_bytes) else 0.0
         passes = held | {"activations, head and loss": even, BUSIEST: passing(each.busiest) - even}
-        yield (
-            pool,
-            PlannedPhase.of(f"update{of}", seconds - apart, self._resting(passes, but, pool), each.tokens_per_gpu),
-        )
+        passes = self._resting(passes, but, pool)
+        yield pool, PlannedPhase.of(f"update{of}", seconds - apart, passes, each.tokens_per_gpu)
         if roots:
             stepped = held | {"roots of second moments": self._gaps(roots)}
             yield pool, PlannedPhase.of(f"optimizer's step{of}", apart, self._resting(stepped, but, pool))
