@@ -282,7 +282,7 @@ class RlConfiguration(MegatronConfiguration):
         broken = super().findings(cluster) if self.settings else []
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += self.findings_in_json()
-        return [*own, *findings(rl_rules.RULES, rl_rules.RlFacts(self.reader, self.gpus))]
+        return [*own, *findings(rl_rules.RULES, replace(self.reader, gpus=self.gpus or 0))]
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""
