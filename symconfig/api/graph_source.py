@@ -144,7 +144,7 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     """
     from symconfig.frameworks.constraint import flash
     from symconfig.graph.implementation import Implementation, Kernel
-    from symconfig.graph.program.of_model import program
+    from symconfig.graph.program.of_model import programs
 
     problems, batch, named = Problems(), job.global_batch_size, job.model
     model = named if isinstance(named, ModelDescriptor) else problems.collect(lambda: load_model(str(named)))
@@ -159,8 +159,10 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     tokens = job.seq_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
     unfused = job.attention == "unfused" or not able
     how = Implementation().attending(Kernel.FUSED_SOFTMAX if unfused else Kernel.FLASH)
-    make = cache(lambda turns: program(model, batch // turns, tokens, how))
-    return Source(model.name, make, {"the global batch": batch}, batch, tokens, unfused)
+    of_batch = programs(model, tokens, how)
+    return Source(
+        model.name, lambda turns: of_batch(batch // turns), {"the global batch": batch}, batch, tokens, unfused
+    )
 
 
 def _program(job: GraphJob) -> Source:

@@ -158,10 +158,11 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
 
 def folder(arguments: Namespace) -> Path | None:
     """Return the output folder, --out; None if not given. A problem with it is recorded in `arguments.problems`."""
-    from symconfig.render.files import check_folder
-
     out = file_of(arguments.out or None)
-    arguments.problems.read(lambda out: check_folder(out, arguments.force), out)
+    if out is not None:
+        from symconfig.render.files import check_folder
+
+        arguments.problems.read(lambda out: check_folder(out, arguments.force), out)
     return out
 
 

@@ -28,6 +28,9 @@ _CODE = re.compile(rf"`[^`]{{1,{_LONGEST_CODE}}}`")
 _MEANS = re.compile(r" (?=(?:[-+*>|]|#+|\d+[.)])(?: |$))")  # before what would begin a list, a heading, a quotation
 
 
+Cells = tuple[str, str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A table of strings. left: indices of left-aligned columns; marked: index of a highlighted row; fixed: indices
@@ -78,6 +81,11 @@ class Grid:
 
 Block = Grid | str
 Line = tuple[str, str]  # a text, and the code of its looks on a terminal
+
+
+def abreast(left: Sequence[Cells], right: Sequence[Cells]) -> tuple[tuple[str, ...], ...]:
+    """Return the rows of two tables side by side with an empty column between; the shorter one is padded."""
+    return tuple((*one, "", *other) for one, other in zip_longest(left, right, fillvalue=("", "", "")))
 
 
 def present(*blocks: Block) -> list[Block]:

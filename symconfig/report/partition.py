@@ -13,8 +13,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds, several, short, signed
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, Node
-from symconfig.report.grid import Block, Grid, present
-from symconfig.report.table import abreast
+from symconfig.report.grid import Block, Grid, abreast, present
 from symconfig.solve.partition.account import Moved, Spent
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.rows import does, gathered, layout, worded

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from statistics import median
 
 from symconfig.descriptor.training import Training
@@ -20,7 +19,7 @@ from symconfig.plans.mixed import MixedPlan
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
 from symconfig.plans.sentences import caveats, left_out, searched, stage_rows
-from symconfig.report.grid import Block, Grid, present
+from symconfig.report.grid import Block, Grid, abreast, present
 from symconfig.report.rl import whole_step
 from symconfig.solve.choice import TIE
 
@@ -29,7 +28,6 @@ _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
 _PLAIN = {**dict.fromkeys((*DEGREES, "zero"), "1"), "sp": "no", "precision": None}
 # Columns that stay where all rows are equal: they are the answer.
 _ANSWER = (*DEGREES, "step s", "tokens/s/GPU", "MFU", "GPU GiB")
-Cells = tuple[str, str, str]
 
 
 def blocks(plan: Plan) -> list[Block]:
@@ -286,11 +284,6 @@ def stages(plan: Plan) -> Grid:
     """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
     heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
     return Grid(heads, tuple(stage_rows(plan.best.stages, gib)), left=(1, 2), title="Pipeline stages")
-
-
-def abreast(left: Sequence[Cells], right: Sequence[Cells]) -> tuple[tuple[str, ...], ...]:
-    """Return the rows of two tables side by side with an empty column between; the shorter one is padded."""
-    return tuple((*one, "", *other) for one, other in zip_longest(left, right, fillvalue=("", "", "")))
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from symconfig.frameworks.deepspeed import keys
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import conversation, deepspeed
+from symconfig.verify import deepspeed
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
 from tools.generate import keys as release_keys
@@ -180,7 +181,7 @@ def test_deepspeed_s_own_words_come_through(answers: dict[str, list[dict[str, An
 def test_a_hang_and_a_crash_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"task": "resolve", "config": {}, "world_size": 1}
     assert "within 0.01 s" in deepspeed.run([request], 0.01)[0]["error"]
-    monkeypatch.setattr(conversation.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "status 1" in deepspeed.run([request], 60)[0]["error"]
 
 

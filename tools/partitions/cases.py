@@ -21,7 +21,7 @@ from symconfig.graph.implementation import Implementation
 from symconfig.graph.program.net import Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.lines import Strategy
+from symconfig.solve.partition.adaptive import Strategy
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
 from tests.solve.partition.strategies import Arrival, Settling, matching, named_rows, way

@@ -32,9 +32,9 @@ from symconfig.cost.partition.links import (
     states,
     transfers,
 )
-from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
+from symconfig.cost.partition.rates import Array, Prices, Rate, buffered, local
 from symconfig.cost.partition.work import Passes, Rows, held, inner_cost, passed, work
-from symconfig.graph.layout import FLAT, Phase, cut
+from symconfig.graph.layout import FLAT, Phase
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
 
@@ -224,9 +224,8 @@ class Costs:
 
     def _shares(self, node: Node, rows: Rows) -> Array:
         """Return the shares of a parameter's weight, gradient and optimizer state that one rank holds: [3, rows]."""
-        places = np.array(states(node, rows))
-        result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
-        return result
+        ones, places = np.ones((3, len(rows))), np.array(states(node, rows))
+        return ones * local(tuple(np.moveaxis(places, -1, 0)), self.rates)
 
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
         """Return (cost, memory, group of each given row, group of each taken row) of a link.
@@ -265,7 +264,11 @@ class Costs:
         memory 0; infinite where the optimizer state is sharded and the operator uses the weight sharded otherwise or,
         without `flat`, whole.
         """
-        amounts = [values.take(codes(pairs, given, taken)) for pairs, values in self.tables(index)]
+        tables = self.tables(index)
+        numbers = {
+            id(pairs): codes(pairs, given, taken) for pairs in {id(pairs): pairs for pairs, _ in tables}.values()
+        }
+        amounts = [values.take(numbers[id(pairs)]) for pairs, values in tables]
         weight = isinstance(self.rule(index), Weight)
         sink = self.net.nodes[self.net.links[index].consumer]
         return self.combined(index, amounts, *(self.overlappable_s(sink, taken) if weight else ()))
@@ -296,9 +299,7 @@ class Costs:
         rule = self.rule(index)
         if isinstance(rule, Activation):
             return LinkCost(amounts[0] + amounts[1], amounts[2])
-        exposed = exposed_cost(
-            amounts, ahead, behind, regathers=rule.regathers, trainable=rule.trainable, turns=rule.turns
-        )
+        exposed = exposed_cost(rule, amounts, ahead, behind)
         return LinkCost(rule.times * exposed, np.broadcast_to(0.0, exposed.shape))
 
     def rule(self, index: int) -> Activation | Weight:

@@ -7,7 +7,7 @@ with an entry for each number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.rates import Array, Rate, change, local
+from symconfig.cost.partition.rates import Array, Rate, local, moves
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, cut
 from symconfig.graph.program.net import Node, Port
@@ -64,8 +64,14 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
     table: digits, [options of the producer, options of the consumer]. given, taken: [rows, axes].
     """
     total = np.zeros((len(given), len(taken)), dtype=np.int64)
-    for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
-        total += BASE**axis * table[row].take(column, axis=1)
+    two = (table[None, :, None, :] + BASE * table[:, None, :, None]).reshape([size**2 for size in table.shape])
+    for axis in range(0, given.shape[1], 2):  # two axes are read at once
+        both = axis + 1 < given.shape[1]
+        row, column = (
+            rows[:, axis] + size * rows[:, axis + 1] if both else rows[:, axis]
+            for rows, size in zip((given, taken), table.shape, strict=True)
+        )
+        total += (BASE**axis * (two if both else table))[row].take(column, axis=1)
     return total
 
 
@@ -90,6 +96,21 @@ class Table:
     @cached_property
     def forbidden(self) -> NDArray[np.bool_]:
         return np.asarray((self.digits == FORBIDDEN).any(axis=0))
+
+    @cached_property
+    def prices(self) -> list[tuple[Array, ...]]:
+        """Return of each move of the changes of layout, in order, the share of the tensor in the larger buffer, and the
+        fixed and the proportional price with the move's axis and without it: [numbers] each, 0 where it does not
+        happen.
+        """
+        result = []
+        for move in moves(*self.places, 1.0, self.rates):
+            rate = self.rates[move.axis]
+            of = [
+                part[group] for group in (move.group + rate.step, move.group) for part in rate.prices(move.kind).arrays
+            ]
+            result.append(tuple(np.where(move.happens, part, 0.0) for part in (move.whole, *of)))
+        return result
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
@@ -122,7 +143,11 @@ def moved_cost(table: Table, amount: float) -> Array:
 
     Infinite where a digit is FORBIDDEN. Cached: every caller gets the same array.
     """
-    return np.where(table.forbidden, np.inf, change(*table.places, amount, table.rates))
+    total = np.where(table.forbidden, np.inf, 0.0)
+    for share, fixed, each, fixed_before, each_before in table.prices:
+        whole = share * amount
+        total += (fixed + each * whole) - (fixed_before + each_before * whole)
+    return total
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
@@ -212,29 +237,40 @@ class Weight:
     times: float
 
 
-def exposed_cost(
-    moved: Sequence[Array],
-    ahead: Array | float,
-    behind: Array | float,
-    *,
-    regathers: bool,
-    trainable: bool,
-    turns: float,
-) -> Array:
-    """Return the exposed cost per step of a weight's transfers, element by element.
-
-    moved: costs of gather, of the gradient's change of layout after a backward, of its reduction and of the update.
-    ahead, behind: forward and backward work that they may overlap with. Every microbatch exposes the forward's gather
-    beyond `ahead`, and in the backward a second gather (if regathers) with the gradient's change (if trainable) beyond
-    `behind`. Once a step, if trainable, the reduction counts beyond what the backward transfers leave of `behind`, the
-    update beyond what the gather leaves of `ahead`.
+class Exchange(NamedTuple):
+    """Changes of layout that follow one another. transfers: their indices in `Weight.transfers`. times: per step, for
+    one link. overlapped: the work that each execution can overlap with.
     """
-    gather, turn, reduction, update = moved
-    back = (gather if regathers else 0.0) + (turn if trainable else 0.0)
-    result: Array = turns * (np.maximum(gather - ahead, 0.0) + np.maximum(back - behind, 0.0))
-    if trainable:
-        once = np.maximum(reduction - np.maximum(behind - back, 0.0), 0.0)
-        result = result + (once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0))
+
+    phase: Phase
+    transfers: tuple[int, ...]
+    times: float
+    overlapped: Array | float
+
+
+def exchanges(
+    rule: Weight, moved: Sequence[Array | float], ahead: Array | float, behind: Array | float
+) -> Iterator[Exchange]:
+    """Yield the exchanges of a weight: in every microbatch its gather, beside the forward's work `ahead`; and a second
+    gather (if regathers) with the gradient's change of layout (if trainable), beside the backward's work `behind`. Once
+    a step, if trainable, the reduction and the update, beside the work that the backward's and the forward's exchange
+    leave. moved: the cost of each of the four transfers.
+    """
+    back = (0,) * rule.regathers + (1,) * rule.trainable
+    yield Exchange(Phase.FORWARD, (0,), rule.turns, ahead)
+    yield Exchange(Phase.BACKWARD, back, rule.turns, behind)
+    if rule.trainable:
+        yield Exchange(Phase.REDUCTION, (2,), 1.0, np.maximum(behind - sum(moved[way] for way in back), 0.0))
+        yield Exchange(Phase.UPDATE, (3,), 1.0, np.maximum(ahead - moved[0], 0.0))
+
+
+def exposed_cost(rule: Weight, moved: Sequence[Array], ahead: Array | float, behind: Array | float) -> Array:
+    """Return the exposed cost per step of a weight's transfers, element by element: of each exchange what is beyond the
+    work that it can overlap with. Arguments: see `exchanges`.
+    """
+    result: Array = np.zeros(())
+    for _, transfers, times, overlapped in exchanges(rule, moved, ahead, behind):
+        result = result + times * np.maximum(sum(moved[way] for way in transfers) - overlapped, 0.0)
     return result
 
 

@@ -66,8 +66,11 @@ class Rate:
         group: the number of a group of other axes, the sum of their steps; 0 for none. Kinds other than ALL_REDUCE and
         ALL_TO_ALL cost as all-gathers, SEND too.
         """
-        prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
+        prices = self.prices(kind)
         return prices(amount, group + self.step) - prices(amount, group)
+
+    def prices(self, kind: Kind) -> Prices:
+        return {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,8 @@ def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
 class Move(NamedTuple):
     """A collective along one axis.
 
-    happens: for which pairs of layouts. amount: of the larger buffer on one rank, in bytes or elements.
+    happens: for which pairs of layouts. amount: of the larger buffer on one rank, in bytes or elements. whole: that
+    before the axes in front of it, whose group's number is `group`.
     """
 
     kind: Kind
@@ -202,6 +206,8 @@ class Move(NamedTuple):
     happens: Truth
     amount: Array | float
     cost: Array | float
+    whole: Array | float = 0.0
+    group: Group = 0
 
 
 def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
@@ -254,6 +260,6 @@ def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array 
     amount: Any = whole
     for axis, rate, now in along:
         if ever(now):
-            yield Move(kind, axis, now, amount, rate.cost(kind, whole, group))
+            yield Move(kind, axis, now, amount, rate.cost(kind, whole, group), whole, group)
             group = where(now, group + rate.step, group)
             amount = where(now, amount / rate.size, amount)

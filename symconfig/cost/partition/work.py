@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from symconfig.cost.formulas import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.rates import Array, Move, Prices, Rate, together
+from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import PARTIAL, Kind
 from symconfig.graph.operator import Factors, Split, Work
 from symconfig.graph.program.net import Node, Port
@@ -42,13 +43,14 @@ def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
     return dict(zip(node.splits, counted(np.array(list(node.splits.values())), rows, rates), strict=True))
 
 
-def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
+def counted(those: NDArray[np.bool_], rows: Rows, axes: Sequence[Rate | Axis]) -> Array:
     """Return for each row the product of the sizes of the axes whose option is marked, 1 if none is: [..., rows].
 
     those: the marked options, [..., options]. rows: an option per mesh axis.
     """
-    sizes = np.array([rate.size for rate in rates], dtype=np.float64)
-    result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
+    result = np.ones((*those.shape[:-1], len(rows)))
+    for axis, taken in zip(axes, rows.T, strict=True):
+        result *= np.where(those, float(axis.size), 1.0).take(taken, axis=-1)
     return result
 
 

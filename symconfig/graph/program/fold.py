@@ -1,4 +1,5 @@
-"""Repeated parts of a program, found from its structure alone: no names, no paths, no names of dims.
+"""Repeated parts of a program, found from its structure alone: no names, no paths, no names of dims. They are pieces
+that follow each other, alike in structure and in what they read from where.
 
 Operators of one class are alike in all that a cost may depend on, so that the cost of a strategy that is the same for
 all of a class is that of the classes and of the links between them, each as often as it occurs: exactly, whatever the
@@ -8,13 +9,20 @@ classes. What is a class decides only how much freedom is left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
-from symconfig.graph.operator import Operator, Tensor, Use, Work
-from symconfig.graph.program.build import Function, build, nothing
-from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.repeats import Chain, Run, runs
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.graph.operator import Operator, Use
+from symconfig.graph.program.program import Program
+
+Numbers = NDArray[np.int64]
+_OCCURRENCES = 16  # how many of an operator's next likes may be its like in the next instance
+_NOBODY = -1
 
 
 def structures(program: Program) -> list[int]:
@@ -102,120 +110,144 @@ def fold(program: Program) -> Folding:
     return Folding(program, tuple(first), repeats)
 
 
-@dataclass
-class Parts:
-    """Cut a program into ranges of operators, such as pipeline stages.
+class Run(NamedTuple):
+    """`times` instances of `period` operators each, one after the other."""
 
-    Every operator comes after the operators whose results it reads, so that every prefix is a valid cut. A tensor
-    that is read beyond the next range passes through the ranges in between. made: operator index that makes each
-    activation; last: operator index that reads each tensor last.
+    start: int
+    period: int
+    times: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.period * self.times
+
+    def __str__(self) -> str:
+        return f"{self.times} x {self.period} operators"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Hold a program as arrays. kinds: [operators], equal for operators of equal structure.
+
+    For every input, [operators, inputs]: tensors: the tensor's number; makers: the operator that made it, -1 for
+    program inputs and parameters; distance: how many operators back that is, combined with the tensor's position
+    there. A program input or parameter counts as made where it is first read, so that an instance's own parameters
+    compare equal in every instance. crossing: see `crossing`.
     """
 
-    program: Program
-    made: dict[str, int] = field(init=False)
-    last: dict[str, int] = field(init=False)
-    uses: dict[str, tuple[int, int]] = field(init=False)  # of every parameter the first and the last operator
+    kinds: Numbers
+    tensors: Numbers
+    makers: Numbers
+    distance: Numbers
+    crossing: NDArray[np.float64]
 
-    def __post_init__(self) -> None:
-        """Fill `made` and `last` (by tensor, the operator that makes it and the last one that reads it), `uses` (by
-        parameter, the first and last reader), all as indices, and number the operators' structures.
+    @staticmethod
+    def of(program: Program, kinds: Sequence[int]) -> Chain:
+        """Return a program as arrays: of each operator its structure's number (`kinds`); of each input the tensor, its
+        maker and its distance, [operators, most inputs]; and the bytes that cross. Absent inputs have tensor 0, maker
+        -1 and distance 0.
         """
-        operators = self.program.operators
-        self.made = {operand.name: index for index, op in enumerate(operators) for operand in op.outputs}
-        self.last = {operand.name: index for index, op in enumerate(operators) for operand in op.inputs}
-        names = {parameter.tensor.name for parameter in self.program.parameters}
-        self.uses = {}
-        for index, op in enumerate(operators):
-            for operand in op.inputs:
-                if operand.name in names:
-                    self.uses[operand.name] = self.uses.get(operand.name, (index, index))[0], index
-        self._kinds = structures(self.program)
+        width = max((len(op.inputs) for op in program.operators), default=0)
+        shape = (len(program.operators), width)
+        tensors, makers, distance = np.zeros(shape, np.int64), np.full(shape, _NOBODY), np.zeros(shape, np.int64)
+        number: dict[str, int] = {}
+        made: dict[str, tuple[int, int]] = {}
+        stride = 1 + max((len(op.inputs) + len(op.outputs) for op in program.operators), default=0)
+        for index, op in enumerate(program.operators):
+            for place, operand in enumerate(op.inputs):
+                name = operand.name
+                tensors[index, place] = number.setdefault(name, len(number))
+                if name in made:
+                    maker, at = made[name]
+                    makers[index, place] = maker if at < len(program.operators[maker].outputs) else _NOBODY
+                else:
+                    maker, at = made[name] = (index, len(op.outputs) + place)
+                distance[index, place] = (index - maker) * stride + at
+            for place, operand in enumerate(op.outputs):
+                made[operand.name] = (index, place)
+        return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing(program))
 
-    def reordered(self, order: Sequence[int]) -> Parts:
-        """Return the parts of the same program with its operators in another order that their tensors allow; its keys
-        are comparable with these. order: operators' indices.
+    def alike(self, low: int, high: int, period: int) -> NDArray[np.bool_]:
+        """Return, for each operator in [low, high - period), whether the one a period later is alike: equal structure,
+        and every input is the same tensor or made at the same distance.
         """
-        result = Parts(replace(self.program, operators=tuple(self.program.operators[index] for index in order)))
-        result._kinds = [self._kinds[index] for index in order]
-        return result
-
-    def crossing(self, cut: int) -> list[str]:
-        """Return the names of activations that operators before index `cut` make and operators from `cut` on read.
-        Program inputs and parameters are not included.
-        """
-        return [name for name, index in self.made.items() if index < cut <= self.last.get(name, -1)]
-
-    def shared(self, start: int, stop: int) -> list[Parameter]:
-        """Return the trainable parameters that operators in [start, stop) and operators outside of it read, in program
-        order.
-        """
-        among = [parameter for parameter in self._read(start, stop) if parameter.trainable]
-        ends = [self.uses[parameter.tensor.name] for parameter in among]
-        return [parameter for parameter, (a, b) in zip(among, ends, strict=True) if a < start or b >= stop]
-
-    def program_of(self, start: int, stop: int) -> Program:
-        """Return the operators [start, stop) as a program; `self.program` is unchanged.
-
-        RECEIVE operators at its start take the activations that cross `start`, SEND operators at its end those that
-        cross `stop` (also those that only pass through); these become inputs and outputs. Of the whole program's inputs
-        and parameters those that are read stay, of its outputs those that are made; `tensors` and `sizes` keep all. The
-        name gets the range of operators, counted from 1, unless it is the whole program.
-        """
-        whole, inside = self.program, self.program.operators[start:stop]
-        tensors = dict(whole.tensors)
-        received = [self._transfer(name, Work.RECEIVE, tensors) for name in self.crossing(start)]
-        sent = [self._transfer(name, Work.SEND, tensors) for name in self.crossing(stop)]
-        read = {operand.name for op in inside for operand in op.inputs}
-        made = {operand.name for op in inside for operand in op.outputs}
-        return replace(
-            whole,
-            name=f"{whole.name}, operators {start + 1} to {stop}"
-            if (start, stop) != (0, len(whole.operators))
-            else whole.name,
-            tensors=tensors,
-            inputs=(*(name for name in whole.inputs if name in read), *(op.inputs[0].name for op in received)),
-            parameters=tuple(self._read(start, stop)),
-            operators=(*received, *inside, *sent),
-            outputs=(*(name for name in whole.outputs if name in made), *(op.outputs[0].name for op in sent)),
-        )
-
-    def key(self, start: int, stop: int) -> Hashable:
-        """Return a hashable key of the operators [start, stop): two ranges have equal keys only if they are equal but
-        for names: structures, which operands are one tensor, the tensors that cross both cuts, and the parameters that
-        operators outside read, too.
-        """
-        numbers: dict[str, int] = {}
-        inside = zip(self.program.operators[start:stop], self._kinds[start:stop], strict=True)
-        rows = tuple(
-            (kind, *(numbers.setdefault(o.name, len(numbers)) for o in (*op.inputs, *op.outputs)))
-            for op, kind in inside
-        )
-        ends = []
-        for cut in (start, stop):
-            every = [self.program.tensors[name] for name in self.crossing(cut)]
-            shapes = [(tuple(self.program.sizes[dim] for dim in t.dims), t.element_bytes, t.gradient) for t in every]
-            ends.append(tuple(zip((numbers.setdefault(t.name, len(numbers)) for t in every), shapes, strict=True)))
-        shared = tuple(numbers[parameter.tensor.name] for parameter in self.shared(start, stop))
-        return rows, tuple(ends), shared
-
-    def _read(self, start: int, stop: int) -> Sequence[Parameter]:
-        read = {operand.name for op in self.program.operators[start:stop] for operand in op.inputs}
-        return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
-
-    def _transfer(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:
-        """Return an operator, without computation, that receives or sends a tensor, and add the tensor in transit to
-        `tensors`.
-
-        It is named "NAME, received" or "NAME, sent"; RECEIVE reads it and makes the tensor, SEND reads the tensor and
-        makes it.
-        """
-        tensor = self.program.tensors[name]
-        way = replace(tensor, name=f"{name}, {'received' if work is Work.RECEIVE else 'sent'}")
-        tensors[way.name] = way
-        ends = (way, tensor) if work is Work.RECEIVE else (tensor, way)
-        return build(Function(nothing, work=work), f"{work} {name}", [Use(ends[0])], [Use(ends[1])])
+        here, there = slice(low, high - period), slice(low + period, high)
+        inputs = (self.distance[here] == self.distance[there]) | (self.tensors[here] == self.tensors[there])
+        same: NDArray[np.bool_] = (self.kinds[here] == self.kinds[there]) & inputs.all(axis=1)
+        return same
 
 
-def gradient_elements(parameters: Sequence[Parameter], program: Program) -> float:
-    """Return the total number of elements of the parameters' gradients."""
-    return float(sum(parameter.tensor.elements(program.sizes) for parameter in parameters))
+def crossing(program: Program) -> NDArray[np.float64]:
+    """Return the bytes of activations that operators before each index make and that are read there or later:
+    [operators + 1].
+    """
+    last = {operand.name: index for index, op in enumerate(program.operators) for operand in op.inputs}
+    change = np.zeros(len(program.operators) + 2)
+    for index, op in enumerate(program.operators):
+        for name in {operand.name for operand in op.outputs} & last.keys():
+            amount = program.tensors[name].bytes(program.sizes)
+            change[index + 1] += amount
+            change[last[name] + 1] -= amount
+    return np.asarray(change.cumsum()[:-1])
+
+
+def runs(chain: Chain) -> tuple[Run, ...]:
+    """Return the repeats of a program (first operator, operators per instance, instances) in order, without overlap:
+    the one that covers most operators first, then recursively those on both sides of it. Empty if nothing repeats. Of
+    equals, the one with the shortest period wins, then the earliest.
+    """
+    found: list[Run] = []
+    left = [(0, len(chain.kinds))]
+    while left:
+        low, high = left.pop()
+        best = max(_candidates(chain, low, high), key=lambda run: (run.end - run.start, -run.period), default=None)
+        if best is not None:
+            found.append(best)
+            left += [(low, best.start), (best.end, high)]
+    return tuple(sorted(found))
+
+
+def _candidates(chain: Chain, low: int, high: int) -> Iterator[Run]:
+    """Yield, for each period and each stretch of operators in [low, high) that repeat with it, the run of as many
+    instances as fit that begins where the fewest bytes cross; none for a stretch where no such run is chained.
+    """
+    for period in _periods(chain.kinds[low:high]):
+        for start, stop in _stretches(chain.alike(low, high, period), period):
+            times, room = divmod(stop - start, period)
+            firsts = sorted(range(low + start, low + start + room + 1), key=lambda at: (chain.crossing[at], at))
+            starting = (Run(first, period, 1 + times) for first in firsts)
+            yield from islice((run for run in starting if _instances_chained(chain, run)), 1)
+
+
+def _periods(kinds: Numbers) -> list[int]:
+    """Return, in ascending order, the distances between operators of equal structure that leave room for two instances.
+    Only the next _OCCURRENCES equal operators of each are considered.
+    """
+    order = np.argsort(kinds, kind="stable")
+    periods: set[int] = set()
+    for further in range(1, _OCCURRENCES + 1):
+        if further >= len(order):
+            break
+        pairs = kinds[order[further:]] == kinds[order[:-further]]
+        periods.update(np.unique((order[further:] - order[:-further])[pairs]).tolist())
+    return sorted(period for period in periods if 2 * period <= len(kinds))
+
+
+def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each maximal run of true values with at least `least` entries."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
+    for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if stop - start >= least:
+            yield start, stop
+
+
+def _instances_chained(chain: Chain, run: Run) -> bool:
+    """Return whether the second instance reads a tensor that the first one makes, and reads from before both only
+    tensors that the first one reads at the same place. Excludes parallel branches and recurrences over two
+    instances.
+    """
+    here, there = (slice(run.start + run.period * number, run.start + run.period * (number + 1)) for number in (0, 1))
+    makers = chain.makers[there]
+    before = (makers >= 0) & (makers < run.start) & (chain.tensors[here] != chain.tensors[there])
+    inside = (makers >= run.start) & (makers < run.start + run.period)
+    return bool(inside.any() and not before.any())

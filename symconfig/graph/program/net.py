@@ -270,6 +270,23 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
     )
 
 
+def resized(net: Net, program: Program) -> Net:
+    """Return the network of a program that differs from `net.program` in sizes and in operators' traffic only: the
+    nodes with its sizes, and the links, classes and repeats of `net`.
+    """
+    first = dict(zip(reversed(net.node_of), reversed(program.operators), strict=True))
+
+    def made(index: int, node: Node) -> Node:
+        if node.parameter is not None:
+            return _of_parameter(program, node.parameter, node.run)
+        if node.operator is not None:
+            return _of_operator(program, first[index], node.run)
+        return _of_copy(program, node.ports[0].tensor, node.run, node.weight)
+
+    nodes = tuple([replace(made(index, node), times=node.times) for index, node in enumerate(net.nodes)])
+    return replace(net, program=program, nodes=nodes)
+
+
 def _of_operator(program: Program, op: Operator, run: int) -> Node:
     options = operator_options(program, op)
     ports = [_port(program, operand, options, False) for operand in op.inputs]

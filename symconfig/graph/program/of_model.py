@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -25,22 +25,29 @@ def program(
     *,
     vocab_multiple: int = 1,
 ) -> Program:
-    """Return the program of a model, with its blocks unrolled layer by layer.
+    """Return the program of a model for one batch: see `programs`."""
+    return programs(model, seq_length, how, vocab_multiple=vocab_multiple)(batch)
 
-    Experts are static and balanced: each takes the same number of slots, which `notes` states. Layers of multi-token
-    prediction read the same embedded tokens as the first layer, though theirs are one further on. Sizes are only those
-    of dims that occur.
+
+def programs(
+    model: ModelDescriptor, seq_length: int, how: Implementation | None = None, *, vocab_multiple: int = 1
+) -> Callable[[int], Program]:
+    """Return a function from the batch, sequences in flight on all GPUs together, to the program of a model.
+
+    Its blocks are unrolled layer by layer, once: all programs have the same `tensors` object, and differ only in sizes,
+    in notes and in the traffic of operators. Experts are static and balanced: each takes the same number of slots,
+    which `notes` states. Layers of multi-token prediction read the same embedded tokens as the first layer, though
+    theirs are one further on. Sizes are only those of dims that occur.
 
     Args:
-        batch: sequences in flight on all GPUs together.
         seq_length: tokens per sequence.
         how: which operators are fused and how; None: the defaults of `graph.model.blocks`.
         vocab_multiple: the vocabulary is padded to a multiple of it.
     """
-    sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
-    numbers = Numbers(sizes, keys(model, seq_length), along)
-    unrolled = _Unrolled(blocks(model, how), numbers)
+    # No operator reads a batch dim along a loop of another name, so that splits do not depend on the batch.
+    sizes, _ = _sizes(model, 1, seq_length, vocab_multiple)
+    unrolled = _Unrolled(blocks(model, how), sizes, keys(model, seq_length), along)
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
     for index, kind in enumerate(model.kind_of_layer):
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
@@ -50,17 +57,25 @@ def program(
     unrolled.add("head", "", [stream])
     used = {dim for tensor in unrolled.tensors.values() for dim in tensor.dims}
     used |= {loop for op in unrolled.operators for loop in op.loops}
-    return Program(
-        name=model.name,
-        sizes={name: size for name, size in sizes.items() if name in used},
-        tensors=unrolled.tensors,
-        inputs=("tokens",),
-        parameters=tuple(unrolled.parameters.values()),
-        operators=tuple(unrolled.operators),
-        outputs=tuple(unrolled.losses),
-        batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
-        notes=notes,
-    )
+    parameters, outputs = tuple(unrolled.parameters.values()), tuple(unrolled.losses)
+
+    def sized(batch: int) -> Program:
+        sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
+        traffic = {id(op): _traffic(op, sizes) for some in unrolled.adjusted.values() for op in some}
+        each = zip(unrolled.operators, (traffic[id(op)] for op in unrolled.of), strict=True)
+        return Program(
+            name=model.name,
+            sizes={name: size for name, size in sizes.items() if name in used},
+            tensors=unrolled.tensors,
+            inputs=("tokens",),
+            parameters=parameters,
+            operators=tuple([op if op.traffic == passes else replace(op, traffic=passes) for op, passes in each]),
+            outputs=outputs,
+            batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
+            notes=notes,
+        )
+
+    return sized
 
 
 def _sizes(
@@ -109,15 +124,20 @@ def _slots(tokens: int, experts: int) -> int:
 
 @dataclass(slots=True)
 class _Unrolled:
-    """Collect blocks in sequence. made: program name of the last tensor of each local name. adjusted: by kind of block
-    and its inputs without a gradient, its operators with their splits and traffic, which layers share.
+    """Collect blocks in sequence. sizes: of every dim. keys: keys per query, by symbol. along: by weight, its loops
+    where they differ from its dims. of: for each operator the block's, of `adjusted`. made: program name of the last
+    tensor of each local name. adjusted: by kind of block and its inputs without a gradient, the block's operators with
+    numbers in place of symbols, which layers share.
     """
 
     blocks: Mapping[str, Block]
-    numbers: Numbers
+    sizes: Mapping[str, int]
+    keys: Mapping[str, float]
+    along: Mapping[str, tuple[str, ...]]
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
+    of: list[Operator] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
     adjusted: dict[tuple[str, frozenset[str]], list[Operator]] = field(default_factory=dict)
@@ -147,6 +167,7 @@ class _Unrolled:
             for weight in op.weights:
                 names[weight.name] = self._parameter(weight, "" if weight.shared else prefix, op.path)
             self.operators.append(self._operator(op, prefix, names, read))
+            self.of.append(op)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
         self.made |= {local: name for local, name in names.items() if local not in inputs}
         return names[block.outputs[0].name]
@@ -160,7 +181,7 @@ class _Unrolled:
         The name is prefix, part (the module in the block; "" for none) and the weight's name. A tied output head adds
         nothing and returns the word embedding's table.
         """
-        if weight.name in self.numbers.along:
+        if weight.name in self.along:
             return _TABLE
         name = f"{prefix}{part}.{weight.name}" if part else prefix + weight.name
         if name not in self.parameters:
@@ -170,14 +191,15 @@ class _Unrolled:
         return name
 
     def _numbered(self, op: Operator) -> Operator:
-        """Return an operator with numbers in place of symbols, and for a matmul the splits of `_pieces`."""
-        numbers = self.numbers
+        """Return an operator with numbers in place of symbols, but the traffic without that of `_traffic`; a matmul
+        with the splits of `_pieces`.
+        """
         return replace(
             op,
-            splits=tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits,
-            traffic=_traffic(op, numbers),
-            attended=numbers.keys[op.keys] if op.keys else 0.0,
-            channels=float(sum(numbers.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
+            splits=tuple(_pieces(op, self.sizes)) if op.work is Work.MATMUL else op.splits,
+            traffic=(float(op.traffic[0]), float(op.traffic[1])),
+            attended=self.keys[op.keys] if op.keys else 0.0,
+            channels=float(sum(self.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
         )
 
     def _operator(self, op: Operator, prefix: str, names: dict[str, str], read: set[str]) -> Operator:
@@ -188,7 +210,7 @@ class _Unrolled:
         operator of the block reads it (`read`), else a residue. Operators with weights are not linear. Its path
         is the name of its first weight, without ".weight", else prefix and part.
         """
-        numbers, kept = self.numbers, (*op.reads_back, *(op.holds if op.backward else ()))
+        kept = (*op.reads_back, *(op.holds if op.backward else ()))
         residues = [use for use in kept if use.name not in names and use.name not in {out.name for out in op.outputs}]
         residues = list({use.name: Use(replace(use.tensor, gradient=False), use.along) for use in residues}.values())
         for use in (*op.outputs, *residues):
@@ -196,7 +218,7 @@ class _Unrolled:
             self._enter(use.tensor, names[use.name])
 
         def placed(use: Use) -> Use:
-            return Use(self.tensors[names[use.name]], numbers.along.get(use.name, use.loops))
+            return Use(self.tensors[names[use.name]], self.along.get(use.name, use.loops))
 
         inputs = tuple(map(placed, op.inputs))
         outputs = tuple(map(placed, (*op.outputs, *(use for use in residues if use.name in read))))
@@ -221,20 +243,6 @@ class _Unrolled:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Hold the numbers of a program. sizes: of every dim. keys: keys per query, by symbol. along: by weight, its loops
-    where they differ from its dims.
-    """
-
-    sizes: Mapping[str, int]
-    keys: Mapping[str, float]
-    along: Mapping[str, tuple[str, ...]]
-
-    def bytes(self, tensors: Iterable[Tensor]) -> float:
-        return sum(tensor.bytes(self.sizes) for tensor in tensors)
-
-
 def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
     """Yield one split for each loop of a matrix product: the loop together with the dims of another size that operands
     have along it (heads of a fused width, or key/value heads).
@@ -248,23 +256,27 @@ def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
         yield Split((loop, *dict.fromkeys(pieces.get(loop, ()))))
 
 
-def _traffic(op: Operator, numbers: Numbers) -> tuple[float, float]:
+def _traffic(op: Operator, sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return the (forward, backward) traffic, as a multiple of reading and writing all activations once.
 
     Adds the sorting of slots or, for operators that do not sort, scratch tensors. A memory-bound operator that does not
     sort reads no more of its weights than it writes (the rows of a table), which reduces the forward factor.
     """
     forward, backward = (float(times) for times in op.traffic)
-    weights = numbers.bytes(replace(weight, quantised=False) for weight in op.weights)
-    written = numbers.bytes(use.tensor for use in op.outputs)
-    moved = numbers.bytes(use.tensor for use in op.activations) + written
+    weights, written, read = (
+        sum(tensor.bytes(sizes) for tensor in some)
+        for some in (
+            [replace(weight, quantised=False) for weight in op.weights],
+            [use.tensor for use in op.outputs],
+            [use.tensor for use in op.activations],
+        )
+    )
+    moved = read + written
     if op.sorts:
         slots = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
-        more = op.sorts * slots.tensor.bytes(numbers.sizes) / moved
+        more = op.sorts * slots.tensor.bytes(sizes) / moved
         return forward + more, backward + more
-    between = [
-        sum(each.passes[way] * each.tensor.bytes(numbers.sizes) for each in op.scratch) / moved for way in (0, 1)
-    ]
+    between = [sum(each.passes[way] * each.tensor.bytes(sizes) for each in op.scratch) / moved for way in (0, 1)]
     forward, backward = forward + between[0], backward + between[1]
     if op.work is not Work.MEMORY or weights <= written:
         return forward, backward

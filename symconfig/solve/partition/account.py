@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs, Keep
-from symconfig.cost.partition.links import PAIRS, Activation, Numbers, Weight, is_gather
+from symconfig.cost.partition.links import PAIRS, Activation, Numbers, exchanges, is_gather
 from symconfig.cost.partition.rates import Move, Rate, moves, total
 from symconfig.cost.partition.work import inner_collectives
 from symconfig.descriptor.mesh import Axis
@@ -43,14 +42,8 @@ class Moved:
     exposed: float
 
 
-class _Exchange(NamedTuple):
-    """Changes of layout that follow one another, each as its moves. times: per step, for one link. overlapped: the
-    work that each execution can overlap with."""
-
-    phase: Phase
-    transfers: tuple[list[Move], ...]
-    times: float
-    overlapped: float = 0.0
+# Phase, changes of layout that follow one another, each as its moves, times per step for one link, overlapped work.
+_Exchange = tuple[Phase, tuple[list[Move], ...], float, float]
 
 
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
@@ -78,9 +71,7 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
     """Yield the exchanges over a link between two nodes, also those without moves; `times` is per step, for one link.
 
     An activation: one per leg, without overlap; a `gathered` leg runs 0 times unless the change is nothing but an
-    all-gather. A weight: its gather, beside the forward's work; a second gather (if regathers) with the gradient's
-    change of layout (if trainable), beside the backward's; if trainable, once a step, the reduction and the update,
-    beside the work that the backward's and the forward's exchange leave.
+    all-gather. A weight: its `exchanges`.
     """
     given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
 
@@ -92,23 +83,14 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
         gathers = is_gather([int(rule.there[a, b]) for a, b in zip(given, taken, strict=True)])
         for leg in rule.legs:
             digits = rule.back if leg.backward else rule.there
-            yield _Exchange(
-                leg.phase, (run(digits, leg.amount, costs.rates),), leg.times * (gathers if leg.gathered else 1.0)
-            )
+            times = leg.times * (gathers if leg.gathered else 1.0)
+            yield leg.phase, (run(digits, leg.amount, costs.rates),), times, 0.0
         return
-    assert isinstance(rule, Weight)
-    gather, turn, reduction, update = (
-        run(*each, rates) for each, rates in zip(rule.transfers, costs.rates_of_weights, strict=True)
-    )
+    runs = [run(*each, rates) for each, rates in zip(rule.transfers, costs.rates_of_weights, strict=True)]
+    moved = [_number(total(each)) for each in runs]
     work = costs.overlappable_s(costs.net.nodes[link.consumer], np.array([taken], dtype=np.int64))
-    ahead, behind = map(_number, work)
-    back = (gather,) * rule.regathers + (turn,) * rule.trainable
-    yield _Exchange(Phase.FORWARD, (gather,), rule.turns, ahead)
-    yield _Exchange(Phase.BACKWARD, back, rule.turns, behind)
-    if rule.trainable:
-        left = behind - sum(_number(total(each)) for each in back)
-        yield _Exchange(Phase.REDUCTION, (reduction,), 1.0, max(left, 0.0))
-        yield _Exchange(Phase.UPDATE, (update,), 1.0, max(ahead - _number(total(gather)), 0.0))
+    for phase, transfers, times, overlapped in exchanges(rule, moved, *map(_number, work)):
+        yield phase, tuple(runs[way] for way in transfers), times, _number(overlapped)
 
 
 def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:

@@ -42,15 +42,15 @@ def solve(
     """
     whole = simplified(problem)
     if whole is None:
-        return Solution("exact", None, np.inf, np.inf, True)
+        return Solution(None, np.inf, np.inf, True)
     known = _Incumbent(problem, below, np.inf if limit_s is None else spent_s() + limit_s)
     if start is not None:
         known.offer(start)
     bound = _search(_Relaxation(whole), known)
     proved = bound >= known.target
     if known.choice is None:
-        return Solution("exact", None, np.inf, min(bound, below), proved)
-    return Solution("exact", known.choice, known.cost, known.cost if proved else min(bound, known.cost), proved)
+        return Solution(None, np.inf, min(bound, below), proved)
+    return Solution(known.choice, known.cost, known.cost if proved else min(bound, known.cost), proved)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ import numpy as np
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
+from symconfig.graph.program.build import matching_dims
 from symconfig.graph.program.net import Net
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot express: replicated there"
@@ -190,17 +191,9 @@ def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))
     result = [WHOLE] * len(sizes)
-    mine = [dim for dim, size in enumerate(sizes) if size > 1]
-    theirs = [dim for dim, size in enumerate(shape) if size > 1]
-    while mine and theirs:
-        first, dim = mine.pop(0), theirs.pop(0)
-        left, right = sizes[first], shape[dim]
-        result[first] = dim if right % left == 0 else WHOLE
-        while left != right and (mine if left < right else theirs):
-            if left < right:
-                left *= sizes[mine.pop(0)]
-            else:
-                right *= shape[theirs.pop(0)]
+    for mine, theirs in matching_dims(sizes, shape):
+        if shape[theirs[0]] % sizes[mine[0]] == 0:
+            result[mine[0]] = theirs[0]
     return tuple(result)
 
 

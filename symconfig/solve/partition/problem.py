@@ -46,12 +46,6 @@ class Edge:
     rows: Ints
     columns: Ints
 
-    @staticmethod
-    def of(u: int, v: int, cost: Array, memory: Array | None = None) -> Edge:
-        """Return an edge whose tables have a row for each choice of u and a column for each choice of v."""
-        rows, columns = map(np.arange, cost.shape)
-        return Edge(u, v, cost, memory if memory is not None and memory.any() else None, rows, columns)
-
     @property
     def size(self) -> int:
         return len(self.rows) * len(self.columns)
@@ -151,7 +145,6 @@ class Solution:
     bound: no choice that fits costs less. optimal: proved, to a relative 1e-9.
     """
 
-    solver: str
     choice: tuple[int, ...] | None
     cost: float
     bound: float

@@ -46,22 +46,20 @@ def spaces(costs: Costs, axes: Sequence[Axis]) -> list[Rows] | None:
     return result if all(map(len, result)) else None
 
 
-def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
+def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
     """Return for each row (an option per mesh axis) whether its parts divide the sizes of all loops and dims: [rows].
 
     The parts of a loop or dim are the product of the axes that split it. Options without parts (whole, flat, pending,
     partial) are always allowed.
     """
-    sizes, members = net.program.sizes, dict[str, list[int]]()
+    members: dict[str, NDArray[np.bool_]] = {}
     for index, option in enumerate(node.options):
         for loop in option.split.loops if option.split else (option.name,) if option.parts else ():
-            members.setdefault(loop, []).append(index)
-    fits = np.ones(len(rows), dtype=bool)
-    parts = np.array([axis.size for axis in axes], dtype=np.int64)
-    for loop, mine in members.items():
-        those = np.zeros(len(node.options), dtype=bool)
-        those[mine] = True
-        fits &= sizes[loop] % np.where(those[rows], parts, 1).prod(axis=1) == 0
+            members.setdefault(loop, np.zeros(len(node.options), dtype=bool))[index] = True
+    if not members:
+        return np.ones(len(rows), dtype=bool)
+    sizes = np.array([net.program.sizes[loop] for loop in members])
+    fits: NDArray[np.bool_] = (sizes[:, None] % counted(np.array([*members.values()]), rows, axes) == 0).all(axis=0)
     return fits
 
 

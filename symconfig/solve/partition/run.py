@@ -24,11 +24,10 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import either, general
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.fold import fold
-from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.net import Net, net, resized
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Adapted, Division, adaptive
-from symconfig.solve.partition.lines import Strategy
+from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.milp import spent_s
 from symconfig.solve.partition.pinned import NAMES, Named, Pin, pinned
 from symconfig.solve.partition.problem import assemble
@@ -138,10 +137,22 @@ def folded(program: Program) -> Net:
     return net(folding.program, folding.of, folding.runs)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
+def _nets(programs: Programs) -> dict[int, Net]:
+    """Return the networks of these programs that `net_of` has made, by number of microbatches."""
+    return {}
+
+
 def net_of(programs: Programs, turns: int) -> Net:
-    """Return the folded network for `turns` microbatches; the last 32 are cached."""
-    return folded(programs(turns))
+    """Return the folded network for `turns` microbatches, cached. Programs that share their tensors, as those of a
+    model do, have one folding.
+    """
+    nets = _nets(programs)
+    if turns not in nets:
+        program, known = programs(turns), next(iter(nets.values()), None)
+        alike = known is not None and program.tensors is known.program.tensors
+        nets[turns] = resized(known, program) if known is not None and alike else folded(program)
+    return nets[turns]
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
@@ -281,7 +292,7 @@ class _Search:
                     rows=tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True)),
                     cost=solution.cost,
                     memory=problem.memory(solution.choice),
-                    solver=solution.solver,
+                    solver="exact",
                 )
         self.spent_s += spent_s() - began
         self.trials.append(Trial(str(ask.solver), axes, case.training, bound))
@@ -321,8 +332,7 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
     hint the first larger mesh that fits (see `nearest`). grown: returns the mesh of n times as many GPUs, or None.
     """
-    ask = replace(ask, solver=Solver.ADAPTIVE)
-    if ask.pins and partition(programs, replace(ask, memory_limit=np.inf)) is None:
+    if ask.pins and not _fits(programs, replace(ask, memory_limit=np.inf)):
         return excluded(ask)
     each = [kept_bytes(costs_of(case, ask, ())) for case in cases(programs, ask)]
     held: dict[str, float] = defaultdict(float)
@@ -335,11 +345,15 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
         f"GPU, of {_size(ask.memory_limit)}, beside what an operator reads and writes while it runs; most of it is "
         f"{name} ({_size(size)})"
     )
+    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, lambda mesh: _fits(programs, replace(ask, mesh=mesh))))
 
-    def fits(mesh: Mesh) -> bool:
-        return partition(programs, replace(ask, mesh=mesh)) is not None
 
-    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, fits))
+def _fits(programs: Programs, ask: Ask) -> bool:
+    """Return whether the adaptive solver finds any partition; it stops at the first."""
+    search = _Search(ask)
+    bounds = ((case, floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus)) for case in cases(programs, ask))
+    able = (case for case, least in bounds if least <= ask.memory_limit)
+    return any(search.adapted(case, axes).best is not None for case in able for axes in ask.mesh.shapes(FEW))
 
 
 def excluded(ask: Ask) -> InfeasibleError:

@@ -16,6 +16,8 @@ from tests.existing.rules import examples
 from tests.existing.rules.megatron_support import facts
 from tests.verify.megatron_support import LIMIT_S, source
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 REST = (
     "--mock-data",
     "--tokenizer-type",

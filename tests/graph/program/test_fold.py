@@ -16,12 +16,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use
 from symconfig.graph.program.build import build
-from symconfig.graph.program.fold import Folding, fold, structures
-from symconfig.graph.program.net import net
-from symconfig.graph.program.of_model import program
+from symconfig.graph.program.fold import Folding, Run, fold, structures
+from symconfig.graph.program.net import net, resized
+from symconfig.graph.program.of_model import program, programs
 from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.repeats import Run
 from tests.clock import quickest_s
+from tests.sampled import sampled
 
 
 class Writer:
@@ -181,7 +181,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo_models())
+@pytest.mark.parametrize("name", sampled(zoo_models(), 3))
 def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
     model = load_model(name)
     found = program(model, 8, 4096)
@@ -253,6 +253,19 @@ def test_siblings_are_no_repeat() -> None:
     x = w.point("tanh", w.fed(16))
     total = w.point("add", *[w.linear(x, 32) for _ in range(4)])
     assert fold(w.done(total)).runs == ()
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b", "gemma3-27b", "llama2-70b-lora", "nemotron-h-56b"])
+def test_a_network_for_another_batch_is_that_of_its_own_folding(name: str) -> None:
+    """Experts of batch 3 have odd slots, and a batch of 1 has no dim that can be split."""
+    make = programs(load_model(name), 1000)
+    first = fold(make(48))
+    known = net(first.program, first.of, first.runs)
+    for batch in (24, 3, 1):
+        found = make(batch)
+        own = fold(found)
+        assert found == program(load_model(name), batch, 1000)
+        assert resized(known, found) == net(found, own.of, own.runs)
 
 
 def test_a_wrong_folding_is_found_out() -> None:

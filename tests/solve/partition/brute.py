@@ -22,11 +22,11 @@ def solve(problem: Problem) -> Solution:
     best = int(np.argmin(cost))
     least = float(cost.flat[best])
     if least == np.inf:
-        return Solution("brute", None, np.inf, np.inf, True)
+        return Solution(None, np.inf, np.inf, True)
     places = dict(zip(free, np.unravel_index(best, cost.shape), strict=True))
     choice = tuple(int(places.get(v, 0)) for v in range(len(sizes)))
     exact = problem.cost(choice)
-    return Solution("brute", choice, exact, exact, True)
+    return Solution(choice, exact, exact, True)
 
 
 def _all(problem: Problem, sizes: tuple[int, ...], free: tuple[int, ...]) -> tuple[Array, Array]:

@@ -26,6 +26,11 @@ def ends(shape: str, count: int, random: np.random.Generator) -> list[tuple[int,
     return [(u, v) for v in range(count) for u in range(v) if random.random() < 0.5]
 
 
+def dense_edge(u: int, v: int, cost: Array, memory: Array | None = None) -> Edge:
+    """An edge whose tables have a row for each choice of u and a column for each choice of v."""
+    return Edge(u, v, cost, memory if memory is not None and memory.any() else None, *map(np.arange, cost.shape))
+
+
 def small(seed: int) -> Problem:
     """At most 5,000 assignments, in whole numbers. Some with forbidden choices, some that nothing fits."""
     random = np.random.default_rng(seed)
@@ -48,7 +53,7 @@ def small(seed: int) -> Problem:
 
     def edge(u: int, v: int) -> Edge:
         shape = (int(sizes[u]), int(sizes[v]))
-        return Edge.of(u, v, costs(*shape), random.integers(0, 10, shape) * float(heavy))
+        return dense_edge(u, v, costs(*shape), random.integers(0, 10, shape) * float(heavy))
 
     nodes = tuple(map(node, range(count)))
     edges = tuple(edge(u, v) for u, v in ends(shape, count, random))
@@ -84,7 +89,7 @@ def network(seed: int, count: int, options: int, levels: int, slack: float = np.
         move[0] = 0.0  # from whole to anything: a slice
         np.fill_diagonal(move, 0.0)
         by_level = sum(move[rows[:, k][:, None], rows[:, k]] / speeds[k] for k in range(levels))
-        edges.append(Edge.of(u, v, by_level * bytes_ / 20 / np.sqrt(pieces)[:, None]))
+        edges.append(dense_edge(u, v, by_level * bytes_ / 20 / np.sqrt(pieces)[:, None]))
     limit = slack * sum(float((n.memory + 0.0).min()) for n in nodes)
     limit += max(float(n.transient.min()) for n in nodes) if np.isfinite(limit) else 0.0
     return Problem(tuple(nodes), tuple(edges), limit)

@@ -10,8 +10,7 @@ from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.lines import Strategy
+from symconfig.solve.partition.adaptive import Strategy, adaptive
 from tests.sample_models import sample_cluster
 
 

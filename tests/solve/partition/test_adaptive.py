@@ -16,8 +16,7 @@ from symconfig.graph.program.build import build
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Cutter, adaptive, least, plan
-from symconfig.solve.partition.lines import Lines, Strategy
+from symconfig.solve.partition.adaptive import Cutter, Lines, Strategy, adaptive, least, plan
 from symconfig.solve.partition.problem import Array, Problem, assemble
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster

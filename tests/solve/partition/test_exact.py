@@ -9,9 +9,9 @@ import pytest
 
 from symconfig.solve.partition import exact, milp
 from symconfig.solve.partition.milp import Answer, spent_s
-from symconfig.solve.partition.problem import Edge, Node, Problem, simplified, undominated
+from symconfig.solve.partition.problem import Node, Problem, simplified, undominated
 from tests.solve.partition import brute
-from tests.solve.partition.samples import network, small
+from tests.solve.partition.samples import dense_edge, network, small
 
 ROUNDING = 1e-9
 
@@ -147,7 +147,7 @@ def test_the_optimum_that_was_planted_is_found_and_proved() -> None:
     for u, v in ends:
         cost = random.uniform(0, 2, (size, size))
         cost[planted[u], planted[v]] = 0.0
-        edges.append(Edge.of(u, v, cost))
+        edges.append(dense_edge(u, v, cost))
     problem = Problem(tuple(nodes), tuple(edges))
     found = exact.solve(replace(problem, memory_limit=problem.memory(planted)))
     assert found.choice == planted
@@ -187,7 +187,7 @@ def test_below_a_cost_it_finds_the_optimum_or_proves_that_there_is_none() -> Non
 
 def test_forbidden_altogether_or_too_large_nothing_is_chosen_and_that_is_proved() -> None:
     node = Node("a", np.array([1.0, 2.0]), np.array([10.0, 8.0]), np.array([0.0, 1.0]))
-    never = Edge.of(0, 1, np.full((2, 2), np.inf))
+    never = dense_edge(0, 1, np.full((2, 2), np.inf))
     for problem in (Problem((node, node), (), 16.9), Problem((node, node), (never,))):
         found = exact.solve(problem)
         assert found.choice is None
@@ -197,7 +197,7 @@ def test_forbidden_altogether_or_too_large_nothing_is_chosen_and_that_is_proved(
 
 def test_a_pair_of_a_node_with_itself_counts_its_diagonal() -> None:
     node = Node("a", np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
-    edge = Edge.of(0, 0, np.array([[9.0, 0.0], [0.0, 3.0]]), np.array([[1.0, 9.0], [9.0, 4.0]]))
+    edge = dense_edge(0, 0, np.array([[9.0, 0.0], [0.0, 3.0]]), np.array([[1.0, 9.0], [9.0, 4.0]]))
     for solver in (exact, brute):
         assert solver.solve(Problem((node,), (edge,))).choice == (1,)
         assert solver.solve(Problem((node,), (edge,), 3.0)).choice == (0,)

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition import rates
 from symconfig.graph.operator import Operator
-from symconfig.graph.program.fold import Folding, Parts, fold
+from symconfig.graph.program.fold import Folding, Run, crossing, fold
 from symconfig.graph.program.net import net
 from symconfig.graph.program.program import Program
-from symconfig.graph.program.repeats import Run, crossing
 from symconfig.solve.partition.pipeline.search import Bounds, Chosen, search
-from symconfig.solve.partition.pipeline.stage import Ideal, Stage, Stages, submeshes
+from symconfig.solve.partition.pipeline.stage import Ideal, Parts, Stage, Stages, submeshes
 from symconfig.solve.partition.run import Ask, Case, Programs, Solver, costs_of
 
 LAYERS = 32  # that a program is grouped into at most

@@ -15,10 +15,9 @@ from symconfig.cost.partition import rates
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.operator import Operator
-from symconfig.graph.program.fold import Parts
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
-from symconfig.solve.partition.pipeline.stage import submeshes
+from symconfig.solve.partition.pipeline.stage import Parts, submeshes
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Solver, partition
 

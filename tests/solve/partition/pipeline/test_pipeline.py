@@ -13,13 +13,12 @@ import symconfig
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.operator import Work
-from symconfig.graph.program.fold import Parts, structure
-from symconfig.graph.program.repeats import Run
+from symconfig.graph.program.fold import Run, structure
 from symconfig.resources import data_dir
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Times
 from symconfig.solve.partition.pipeline.run import Pipeline, ideals, layers, pipeline
-from symconfig.solve.partition.pipeline.stage import submeshes
+from symconfig.solve.partition.pipeline.stage import Parts, submeshes
 from symconfig.solve.partition.run import Ask, partition
 from tests.solve.partition.pipeline.brute import ask, branches, chain, least_step_s, orders
 from tests.solve.partition.programs import transformer
