@@ -49,7 +49,7 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables: train.py colocated, train_async.py otherwise. PYTORCH_CUDA_ALLOC_CONF is dropped
     unless the placement is split: torch_memory_saver forbids expandable segments. Raises as `megatron.groups`.
     """
-    arrays, training, version = _arrays(plan), plan.training, megatron.version(plan)
+    arrays, version = _arrays(plan), megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.
     alone = learning.section(plan).placement == "split"
     exported = tuple(
@@ -64,8 +64,6 @@ def variables(plan: Plan) -> dict[str, object]:
         "passed": tuple(each.name for each in exported),
         "notes": tuple(shared.step_notes(plan)),
         "reward_url": learning.reward_url(plan),
-        "prompt_data": " ".join(training.data_path),
-        "tensorboard_dir": training.tensorboard_dir or "",
     }
 
 

@@ -52,8 +52,6 @@ def variables(plan: Plan, workers: str) -> dict[str, object]:
         "arrays": {name: [[word] for word in words] for name, words in sections(plan, workers).items()},
         "reward_model": learning.reward_model(plan),
         "critic": learning.critic(plan),
-        "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
-        "tensorboard_dir": plan.training.tensorboard_dir or "",
     }
 
 

@@ -260,11 +260,6 @@ class Script:
         self.assumed.append(Assumed("sequences", f"{length:,} tokens each", why, self.values.place(key)))
 
     @property
-    def whole(self) -> bool:
-        """Return whether Megatron-LM's options alone describe the model."""
-        return False
-
-    @property
     def apart(self) -> int:
         """Return the GPUs of the inference engine alone; 0 if it shares those that train."""
         return 0

@@ -44,11 +44,6 @@ class Reader(Script):
     trainer = SLIME
 
     @property
-    def whole(self) -> bool:
-        """Return whether the script's options, rather than a file that is not read, describe Megatron-LM's model."""
-        return not model_hidden(self.reading)
-
-    @property
     def workers(self) -> Workers:
         return MEGATRON
 

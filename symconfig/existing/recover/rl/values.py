@@ -33,13 +33,6 @@ DEEPSPEED = Workers("deepspeed", planned="deepspeed")
 SHARDS = Workers("fsdp", planned="deepspeed")  # of programs whose plans are for DeepSpeed
 DTENSOR = Workers("dtensor", planned="fsdp")
 REPLICAS = replace(SHARDS, name="ddp")
-_OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
-
-
-def of_verl(name: str) -> Workers:
-    """Return verl's workers by name; ones that are not predicted if the name is unknown."""
-    return _OF_VERL.get(name, Workers(name, predicted=False))
-
 
 _REFERENCE = "="  # before the key whose value is the default
 _NULL = ("", "null", "none", "~")
