@@ -35,8 +35,8 @@ class Tuner(Trainer):
     words for the adapted modules.
 
     halves: by default it computes in bf16 and holds weights in it; published: it loads weights in their published type.
-    casts: trained weights become fp32; widens: in shards of FSDP 2 all weights do (Accelerate 1.11 or older,
-    utils/fsdp_utils.py, fsdp2_prepare_model; later ones leave frozen weights). spreads: one process with several GPUs
+    casts: trained weights become fp32, in shards of FSDP 2 all weights (Accelerate 1.11 or older, utils/fsdp_utils.py,
+    fsdp2_prepare_model; later ones leave frozen weights). spreads: one process with several GPUs
     distributes the layers over them. at_once: the least number of sequences of an update if no accumulation is given.
     padded: the responses of a rank are padded together. megatron: Megatron-LM's words for its own defaults, by the
     option that replaces them.
@@ -54,12 +54,10 @@ class Tuner(Trainer):
     target: str | None = None
     planned: Backend = "deepspeed"
     kinds: tuple[str, str] = ("lora", "lora")
-    modules: tuple[str, ...] = ("--lora_target_modules", "all-linear")
     switched: bool = False
     halves: bool = False
     published: bool = False
     casts: bool = False
-    widens: bool = False
     spreads: bool = False
     at_once: int = 1
     padded: bool = False
@@ -90,7 +88,6 @@ TRL = Tuner(
     scripts=re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.|(?:.*/)?trl_)(?P<done>\w+?)(?:\.py)?"),
     longest=("max_prompt_length", "max_completion_length"),
     planned="fsdp",
-    modules=(),
     switched=True,
     padded=True,
     keys=_unset(
@@ -110,7 +107,6 @@ LLAMAFACTORY = Tuner(
     usual="sft",
     dashes=("", "_"),
     casts=True,
-    widens=True,
     names={
         "cutoff_len": "max_length", "lora_rank": "lora_r", "lora_target": "lora_target_modules", "pref_beta": "beta",
         "pref_loss": "loss_type", "flash_attn": "attn_implementation", "enable_liger_kernel": "use_liger_kernel",
@@ -180,7 +176,6 @@ TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accele
     name="transformers",
     release="5.24.0",
     planned="fsdp",
-    modules=(),
     switched=True,
     published=True,
     names=dict.fromkeys(SEQUENCE, "max_length"),
