@@ -32,18 +32,15 @@ Keys = Mapping[str, Key]
 class Trainer:
     """A trainer of reinforcement learning or fine-tuning.
 
-    release: version whose defaults hold. keys: its options by name, with their defaults. longest: its options for the
-    longest prompt and response; whole: for both together. dashes: prefix of an option on the command line, and
-    separator of its words. offload: option that moves an unused reference to the host.
+    release: version whose defaults hold. keys: its options by name, with their defaults. dashes: prefix of an option on
+    the command line, and separator of its words. offload: option that moves an unused reference to the host.
     """
 
     name: str
     release: str
     keys: Keys = field(default_factory=dict)
-    longest: tuple[str, str] = ("rl.prompt_length.max", "rl.response_length.max")
     dashes: tuple[str, str] = ("--", "_")
     offload: str | None = None
-    whole: str | None = None
 
     def spelled(self, key: str) -> str:
         """Return the option as it is written on the command line."""

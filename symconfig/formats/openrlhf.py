@@ -125,9 +125,7 @@ READ = {
 OPENRLHF = Trainer(
     name="openrlhf",
     release="0.11.2",
-    longest=("prompt_max_len", "rl.response_length.max"),
     offload="--ref.offload",
-    whole="rl.longest",
     keys={name: key for of in (PAIRS, STEP, BOTH) for table in of.values() for name, key in table.items()} | READ,
 )
 # Options before 0.10: a section and a name were one word; those of DeepSpeed and some others had no section.

@@ -42,7 +42,6 @@ class Tuner(Trainer):
     option that replaces them.
     """
 
-    longest: tuple[str, str] = ("max_length", "max_length")
     commands: Mapping[str, bool] = field(default_factory=dict)
     scripts: re.Pattern[str] | None = None
     own: frozenset[str] = frozenset()
@@ -86,7 +85,6 @@ TRL = Tuner(
     release="1.16.0",
     commands={"trl": False},
     scripts=re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.|(?:.*/)?trl_)(?P<done>\w+?)(?:\.py)?"),
-    longest=("max_prompt_length", "max_completion_length"),
     planned="fsdp",
     switched=True,
     padded=True,
@@ -125,7 +123,6 @@ SWIFT = Tuner(
     own=frozenset(("tuner_type", "train.tuner_type", "train_type", "rlhf_type", "torch_dtype", "attn_impl")),
     core=frozenset(("tensor_model_parallel_size", "micro_batch_size")),
     method="rlhf_type",
-    longest=("max_length", "max_completion_length"),
     target="ms-swift-deepspeed",
     kinds=("lora", "full"),
     halves=True,

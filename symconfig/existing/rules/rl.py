@@ -11,6 +11,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.rules.rule import Finding, Language, Lookup, bases_of, rules_of
+from symconfig.formats.openrlhf import OPENRLHF
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
@@ -64,10 +65,9 @@ def _replicas(reader: Script) -> int | None:
 
 
 def _longest(reader: Script) -> int | None:
-    """Return the longest sequence in tokens: the trainer's limit, else prompt plus response; None if unknown."""
-    if (whole := reader.trainer.whole) is not None and (tokens := reader.values.whole(whole)) is not None:
-        return tokens
-    parts = [reader.values.whole(name) for name in reader.trainer.longest]
+    """Return the tokens of the longest sequence: OpenRLHF's limit, others' prompt plus response; None if unknown."""
+    names = ("rl.longest",) if reader.trainer is OPENRLHF else ("rl.prompt_length.max", "rl.response_length.max")
+    parts = [reader.values.whole(name) for name in names]
     return sum(part for part in parts if part is not None) if all(parts) else None
 
 
