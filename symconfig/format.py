@@ -8,7 +8,7 @@ own shape, which issuers of tokens chose for scanners.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from symconfig.units import GIB, MIB
@@ -101,6 +101,18 @@ def either(numbers: Sequence[int]) -> str:
 def picked(thing: object, *names: str) -> dict[str, Any]:
     """Return some attributes of a thing by name, in this order."""
     return {name: getattr(thing, name) for name in names}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted name as dicts in dicts: {"a.b": 1, "c": 2} -> {"a": {"b": 1}, "c": 2}."""
+    data: dict[str, Any] = {}
+    for name, value in values.items():
+        *above, last = name.split(".")
+        section = data
+        for part in above:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return data
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:

@@ -24,6 +24,7 @@ from symconfig.cli.shared import (
     write_text,
 )
 from symconfig.errors import FailedError, InputError, Problem
+from symconfig.resources import missing
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
@@ -61,7 +62,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
     if arguments.times is not None:
         refuse(arguments, _OF_MEASURING, "is for measuring, and --times reads measured times")
         if not Path(arguments.times).is_file():
-            problems.add(Problem("there is no such file", file=arguments.times))
+            problems.add(missing(arguments.times))
     known = problems.read(load_cluster, arguments.cluster)
     times = None if problems.all else problems.read(read, file_of(arguments.times))
     if problems.all:
@@ -126,7 +127,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
         paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
         for path in paths:
             if not path.exists():
-                problems.add(Problem("there is no such file", file=str(path)))
+                problems.add(missing(path))
         if arguments.recompute not in (None, *RECOMPUTE):
             need = ", ".join(RECOMPUTE)
             problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))

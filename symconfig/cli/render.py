@@ -26,6 +26,7 @@ from symconfig.cli.shared import (
     wrote,
 )
 from symconfig.errors import InputError, Problem, among
+from symconfig.resources import missing
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -82,7 +83,7 @@ def run_render(arguments: argparse.Namespace) -> int:
     if arguments.print:
         refuse(arguments, ("launcher", "templates", "out", "force"), "is for files, and --print writes none")
     else:
-        refuse(arguments, ("null", "check", "world_size"), "is for words", need="--print")
+        refuse(arguments, ("null", "check", "world_size"), "only changes what --print prints", need="--print")
         if arguments.out is None:
             problems.add(Problem("this argument is missing", field="--out", need="--out DIR, or --print"))
     out = folder(arguments)
@@ -157,8 +158,10 @@ def _real(arguments: argparse.Namespace) -> int:
     (place,) = arguments.place
     folder = Path(place)
     if not folder.is_dir():
-        what = "this is no folder" if folder.exists() else "there is no such folder"
-        raise InputError(what, file=place, hint="symconfig plan ... --out DIR")
+        hint = "symconfig plan ... --out DIR"
+        if folder.exists():
+            raise InputError("this is no folder", file=place, hint=hint)
+        raise InputError([missing(folder, "there is no such folder", hint)])
     with working() as progress:
         checks = verify(
             folder,

@@ -34,7 +34,7 @@ from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import InputError, Problem
-from symconfig.resources import data_dir, may_read
+from symconfig.resources import data_dir, may_read, missing
 
 if TYPE_CHECKING:
     from symconfig.descriptor.huggingface import Account
@@ -336,8 +336,9 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     longer = [one for one in zoo if word and one.startswith(word)]
     close = difflib.get_close_matches(word, longer or zoo, n=3, cutoff=0.0 if longer else 0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
-        wrong = f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file"
-        raise InputError(wrong, file=shorten(name, 200))
+        if lies == "folder":
+            raise InputError(f"this is a folder, a {what} is a file", file=shorten(name, 200))
+        raise InputError([missing(path, f"there is no such {what} file")])
     ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
     need = f"{ways}, or one of " + (f"those of symconfig list {kind}" if kind in _LISTED else ", ".join(zoo))
     if not name:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from symconfig.errors import Problem
+from symconfig.format import nested
 from symconfig.formats import nemo_rl as formats
 from symconfig.formats.keys import write
 from symconfig.plans.plan import Plan
@@ -85,14 +86,7 @@ def sections(plan: Plan) -> dict[str, Any]:
     run.data_path = training.data_path[0] if training.data_path else None
     run.world = SimpleNamespace(gpus=where.gpus + gpus, nodes=where.count + count)
     rewards = formats.REWARDS if run.rl.reward_model is not None else {}
-    file: dict[str, Any] = {}
-    for key, value in write({**formats.STEP, **rewards, **formats.RUN}, run).items():
-        *at, name = key.split(".")
-        section = file
-        for part in at:
-            section = section.setdefault(part, {})
-        section[name] = value
-    return file
+    return nested(write({**formats.STEP, **rewards, **formats.RUN}, run))
 
 
 def _reward_gpus(plan: Plan) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from symconfig import install
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.write import differences
 from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.deepspeed import built_json
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule, findings
@@ -87,11 +88,11 @@ def _missing(*packages: str) -> str:
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
     """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native one if it is there."""
     for name, data in texts.items():
-        problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
+        problems = broken(DeepSpeedFacts(tree=built_json(data, name), trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
     if CONFIG in texts:
-        native, world = texts[CONFIG], plan.best.configuration.world_size
-        facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
+        tree, world = built_json(texts[CONFIG], CONFIG), plan.best.configuration.world_size
+        facts = DeepSpeedFacts(tree=tree, trainer=False, gpus=world)
         yield watch.problems(f"{CONFIG}: meaning", broken(facts, rules.MEANING), "makes sense")
 
 

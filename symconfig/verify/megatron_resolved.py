@@ -33,25 +33,19 @@ class Resolved:
     """The values that Megatron resolved: its transformer config first, then its namespace."""
 
     def __init__(self, result: Result) -> None:
-        self._config, self._args = result.config, result.args
+        self._config, self.args = result.config, result.args
 
     def __call__(self, name: str, neutral: Any = None) -> Any:
         """Return Megatron's value of `name` from its transformer config, else from its arguments. neutral: the value if
         this version has neither.
         """
-        return self._config[name] if name in self._config else self._args.get(name, neutral)
+        return self._config[name] if name in self._config else self.args.get(name, neutral)
 
     def arg(self, name: str, neutral: Any = None) -> Any:
-        return self._args.get(name, neutral)
+        return self.args.get(name, neutral)
 
 
 Got = Callable[[ModelDescriptor, Resolved], Any]
-
-
-def descend(model: Any, field: str) -> Any:
-    for part in field.split("."):
-        model = getattr(model, part)
-    return model
 
 
 def gqa(model: ModelDescriptor) -> bool:

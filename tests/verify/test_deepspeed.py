@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from symconfig.existing.recover.deepspeed import built_json
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.frameworks.deepspeed import keys
@@ -51,9 +52,9 @@ def _findings(edit: Edit, case: str = "zero1", auto: bool = False) -> str:
     """What the rules say of a rendered JSON after a mistake was made in it."""
     plan = _plan(case)
     config = json.loads(render(plan, "deepspeed")["ds_config_hf.json" if auto else "ds_config.json"])
-    assert not deepspeed.broken(DeepSpeedFacts.of_data(config, "x", auto), rules.KEYS)
+    assert not deepspeed.broken(DeepSpeedFacts(tree=built_json(config, "x"), trainer=auto), rules.KEYS)
     edit(config)
-    facts = DeepSpeedFacts.of_data(config, "x", auto, plan.best.configuration.world_size)
+    facts = DeepSpeedFacts(tree=built_json(config, "x"), trainer=auto, gpus=plan.best.configuration.world_size)
     return "\n".join(map(str, deepspeed.broken(facts, rules.KEYS if auto else rules.RULES)))
 
 
