@@ -21,8 +21,6 @@ from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, nodes, training_problem
 from symconfig.render.target import Saving, Target, ignored
 
-NAME = "nemo-rl"
-RELEASE = "0.7.0"
 LEARNS = Learns(
     algorithms=formats.ALGORITHMS,
     engines=("vllm",),
@@ -46,8 +44,8 @@ def variables(plan: Plan) -> dict[str, object]:
     `_reward_gpus`; no arrays or environment variables. Raises as `load_model` for the reward model.
     """
     return {
-        "framework": f"NeMo-RL {RELEASE}",
-        "release": RELEASE,
+        "framework": f"NeMo-RL {formats.NEMO.release}",
+        "release": formats.NEMO.release,
         "sections": sections(plan),
         "arrays": {},
         "variables": (),
@@ -102,7 +100,7 @@ def _reward_gpus(plan: Plan) -> tuple[int, int]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=formats.NEMO.name,
         does="NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh",
         variables=variables,
         problems=_problems,

@@ -60,8 +60,9 @@ def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
 
     They are `recompute`, with recompute_modules if selective, or recompute_method and recompute_layers if full. The
     first that is set decides: --recompute-activations (selective, as validate_args has it), --recompute-granularity, in
-    old releases --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
-    with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
+    old releases --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn
+    by default, with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by
+    default.
     """
     kind = "selective" if names.get("recompute_activations") else names.get("recompute_granularity")
     if names.get("checkpoint_activations"):

@@ -17,7 +17,7 @@ from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
 from symconfig.format import gib, picked
 from symconfig.plans.configuration import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.layouts import Division, Question, divisions, layouts, preferred, undivided, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
@@ -346,10 +346,7 @@ def planned(layout: Layout) -> PlannedRl:
         step_s=layout.step_s,
         interval=_interval(layout),
         generated_per_s_per_gpu=rl.generated * rl.response_length.mean / layout.generation_s / served,
-        phases=tuple(
-            PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
-            for phase in layout.phases
-        ),
+        phases=layout.phases,
         critic=critic,
     )
 
