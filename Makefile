@@ -8,7 +8,8 @@ TORCH ?= torch==2.13.0
 CONSTRAINTS ?= .ci/constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported; most modules of the frameworks never are.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 TOOL := $(BIN)/python -m tools
 # deepspeed comes as source only and asks torch how to build itself: no compiled operators, no GPU.
 export DS_BUILD_OPS := 0
@@ -52,8 +53,7 @@ $(VENV)/.%: pyproject.toml $(CONSTRAINTS) $(VENV)/.python
 
 # torch by itself first: every later requirement then finds it and pulls no other build.
 $(VENV)/.verify: pyproject.toml $(CONSTRAINTS) $(VENV)/.dev
-	$(PIP) '$(TORCH)'
-	$(PIP) setuptools wheel ninja py-cpuinfo hatchling editables
+	$(PIP) '$(TORCH)' setuptools wheel ninja py-cpuinfo hatchling editables
 	$(PIP) -c $(CONSTRAINTS) --no-build-isolation -e '.[verify,dev,browser]'
 	@touch $@
 

@@ -6,7 +6,10 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import TypedDict, TypeVar, Unpack
+
+T = TypeVar("T")
+G = TypeVar("G")
 
 # What is wrong with a field, where those who read a file for a purpose of their own say more of it.
 MISSING_FIELD = "this field is missing"
@@ -77,10 +80,10 @@ def nearest(word: str, known: Iterable[str], alike: float = 0.6, *, most: int = 
     """Return up to `most` known names similar to a word, the most similar first, joined as `a or b`; None if none is
     similar. A name counts if its difflib ratio is at least `alike` (0 to 1) and within 0.05 of the best one; if the
     best is equal (ratio 1), only equal ones count. Case, leading dashes, and `-` for `_` are ignored; 200 characters of
-    the word are compared.
+    the word are compared. Equally similar names are in the order of `known`, of a set in alphabetical order.
     """
     matcher, scored = difflib.SequenceMatcher(b=_plain(word[:200])), list[tuple[float, str]]()
-    for name in known:
+    for name in sorted(known) if isinstance(known, (set, frozenset)) else known:
         matcher.set_seq1(_plain(name))
         scored.append((matcher.ratio(), name))
     scored.sort(key=lambda item: -item[0])
@@ -131,6 +134,44 @@ def reworded(change: Callable[[Problem], Problem]) -> Iterator[None]:
 
 class InputError(SymconfigError):
     """The input is wrong: exit code 2."""
+
+
+class Problems:
+    """A collector of problems from independent checks, to report them at once."""
+
+    def __init__(self, problems: Iterable[Problem] = ()) -> None:
+        self._found = list(problems)
+
+    @property
+    def all(self) -> tuple[Problem, ...]:
+        """Return the problems so far without duplicates."""
+        return tuple(dict.fromkeys(self._found))
+
+    def add(self, *problems: Problem) -> None:
+        self._found += problems
+
+    def collect(self, make: Callable[[], T]) -> T | None:
+        """Return `make()`; after an InputError record its problems and return None. Other errors pass."""
+        try:
+            return make()
+        except InputError as error:
+            self._found += error.problems
+            return None
+
+    def read(self, make: Callable[[G], T], given: G | None) -> T | None:
+        """Return `make(given)`; None if `given` is None, or after an InputError as of `collect`."""
+        return None if given is None else self.collect(lambda: make(given))
+
+    def check(self) -> None:
+        """Raise InputError with the problems so far, if there are any."""
+        if self._found:
+            raise InputError(self.all)
+
+    def need(self, value: T | None) -> T:
+        """Return a collected value. Raises InputError with the problems so far, if there are any or it is None."""
+        self.check()
+        assert value is not None, "None without a problem"
+        return value
 
 
 class InfeasibleError(SymconfigError):

@@ -8,7 +8,7 @@ own shape, which issuers of tokens chose for scanners.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from symconfig.units import GIB, MIB
@@ -45,6 +45,12 @@ def gib(value_bytes: float) -> str:
 def mib(value_bytes: float) -> str:
     """Format bytes as MiB with one decimal."""
     return f"{value_bytes / MIB:.1f}"
+
+
+def gb_per_s(rate_bytes_per_s: float) -> str:
+    """Format a bandwidth in GB/s (10^9) with three significant digits, four from 100 on, no decimals from 1,000 on."""
+    rate = rate_bytes_per_s / 1e9
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.{4 if rate >= 100 else 3}g}"
 
 
 def seconds(value_s: float) -> str:
@@ -101,6 +107,18 @@ def either(numbers: Sequence[int]) -> str:
 def picked(thing: object, *names: str) -> dict[str, Any]:
     """Return some attributes of a thing by name, in this order."""
     return {name: getattr(thing, name) for name in names}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted name as dicts in dicts: {"a.b": 1, "c": 2} -> {"a": {"b": 1}, "c": 2}."""
+    data: dict[str, Any] = {}
+    for name, value in values.items():
+        *above, last = name.split(".")
+        section = data
+        for part in above:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return data
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:

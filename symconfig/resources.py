@@ -3,6 +3,7 @@ files that a person names are written, and opened: regular ones only, without wa
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -12,14 +13,16 @@ from contextvars import ContextVar
 from fcntl import LOCK_EX, flock
 from functools import cache
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem, nearest
 
 PACKAGE = Path(__file__).parent
 MARKER = ".symconfig-incomplete"  # of a folder whose files are of two runs
 _LONGEST = 200  # letters of a path that a message repeats
+_ALIKE = 0.8  # least similarity of a name that a message suggests for a missing file
 _KINDS = (
     (stat.S_ISDIR, "this is a folder, a file is needed"),
     (stat.S_ISFIFO, "this is a named pipe, a regular file is needed"),
@@ -40,6 +43,13 @@ def data_dir(name: str) -> Path:
         if candidate.is_dir() and (candidate.parent != package.parent or (package.parent / "pyproject.toml").exists()):
             return candidate
     raise FileNotFoundError(f"symconfig's data folder {name!r} is missing; reinstall the package")
+
+
+@cache
+def json_data(path: Path) -> dict[str, Any]:
+    """Return the object of one of the package's JSON files; cached, so it must not be changed."""
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
 
 
 def cache_dir() -> Path | None:
@@ -75,6 +85,20 @@ def may_read(path: str | Path) -> bool:
     return only is None or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in only)
 
 
+def missing(path: str | Path, what: str = "there is no such file", hint: str | None = None) -> Problem:
+    """Return the problem that nothing lies at a path (cut to 200 characters in the message). It suggests the
+    path with the most similar name in the same folder (of its first 1,000; hidden ones do not count), else `hint`.
+    """
+    place, shown = Path(path), str(path)
+    try:
+        beside = [entry.name for entry in islice(os.scandir(place.parent), 1000)] if may_read(path) else []
+    except (OSError, ValueError):
+        beside = []
+    similar = nearest(place.name, sorted(name for name in beside if name[:1] != "."), _ALIKE, most=1)
+    shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    return Problem(what, file=shown, hint=str(place.with_name(similar)) if similar else hint)
+
+
 @contextmanager
 def opened(path: str | Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading bytes and close it at the end of the block; a pipe is not waited for. Raises
@@ -88,7 +112,7 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
             raise FileNotFoundError
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        raise InputError("there is no such file", file=shown) from None
+        raise InputError([missing(path)]) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"the file cannot be read: {reason}", file=shown) from None

@@ -31,14 +31,13 @@ ALLOWED = {
     ),
     **dict.fromkeys(
         (
-            "cli/main.py", "existing/adapt/files.py", "verify/deepspeed_runner.py", "verify/forks.py",
-            "verify/megatron_runner.py",
+            "cli/main.py", "existing/adapt/files.py", "verify/runners/forks.py", "verify/runners/megatron_runner.py",
         ),
         "streams, locks and files that it writes itself",
     ),
     **dict.fromkeys(
         (
-            "measured/gpu/kernels.py", "verify/deepspeed.py", "verify/deepspeed_build.py",
+            "measured/gpu/kernels.py", "verify/deepspeed.py", "verify/runners/deepspeed_runner.py",
             "verify/megatron_source.py", "verify/shell.py",
         ),
         "files that it was given by itself, or that it has seen to be regular",

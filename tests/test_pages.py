@@ -16,7 +16,7 @@ import yaml
 
 from symconfig.cli import main
 from symconfig.errors import InputError
-from tools import outputs
+from tools import new, outputs
 from tools.generate import rooms
 from tools.pages import filled
 
@@ -126,6 +126,14 @@ TOLD = re.compile(r'\*\*As it was done\*\*: ([0-9a-f]{8})\s"([^"]+)"')
 def test_the_map_is_that_of_the_code() -> None:
     text = CONTRIBUTING.read_text(encoding="utf-8")
     assert filled(text, rooms.rooms()) == text, "python -m tools generate rooms"
+
+
+def test_the_files_that_contributors_are_sent_to_exist() -> None:
+    told = re.findall(r"`([a-z_]+/[\w./-]+)[`:,]", CONTRIBUTING.read_text(encoding="utf-8"))
+    told += [path for kind in new.KINDS.values() for path in kind.tests.split() if path.startswith("tests/")]
+    paths = [path for path in told if not re.search(r"NAME|NEW_|BASE|_files/", path)]
+    assert len(paths) > 60
+    assert [path for path in paths if not (ROOT / path).exists() and not (ROOT / "symconfig" / path).exists()] == []
 
 
 def test_commits_that_are_told_of_are_in_the_history() -> None:

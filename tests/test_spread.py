@@ -22,6 +22,8 @@ from tools.verify import real as verify_real
 from tools.verify.real import jobs
 from tools.verify.zoo import BACKENDS, Pair, judge, render, spread
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 LEAST = 5
 
 

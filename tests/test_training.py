@@ -140,5 +140,6 @@ def test_the_page_is_that_of_the_recorded_results() -> None:
     recorded = results.read()
     if not recorded:
         pytest.skip("nothing is recorded")
-    assert (results.EVIDENCE / "training.md").read_text(encoding="utf-8") == results.page(recorded)
+    shown = (results.EVIDENCE / "training.md").read_text(encoding="utf-8")
+    assert shown == results.page(recorded), "python -m tools verify training FORMAT"
     assert set(recorded) <= {case.name for case in CASES}

@@ -1,7 +1,8 @@
 """A Python that has imported some modules once: every process that its stand-in starts is a fork of it.
 
 Frameworks take seconds to import, and symconfig half of one. `python` in the folder takes what Python takes: a script,
-or `-m` and a module. Usage: python warm.py FOLDER MODULE...; `python` appears there when the modules are imported.
+or `-m` and a module; options before them change nothing. Usage: python warm.py FOLDER MODULE...; `python` appears there
+when the modules are imported.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,7 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
-        words = request["words"]
+        words = list(dropwhile(lambda word: word.startswith("-") and word != "-m", request["words"]))
         if words[0] == "-m":
             sys.argv = words[1:]
             sys.path.insert(0, request["folder"])

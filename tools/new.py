@@ -144,7 +144,7 @@ def inserted(text: str, parts: str, path: str) -> str:
             continue
         place = re.search(rf"^{re.escape(start)}.*\n", text, re.MULTILINE)
         if place is None:
-            raise RefusedError(f"{path} has no line that begins with {start!r}; docs/new must follow it")
+            raise RefusedError(f"{path} has no line that begins with {start!r}; tools/new_files must follow it")
         text = text[: place.end()] + lines + text[place.end() :]
     return text
 
@@ -203,14 +203,14 @@ def add(kind: str, name: str, inside: str | None = None, config: str | None = No
         files = [(path, *[imported(config, name)] * 2) if path.stem == name else (path, text, part)
                  for path, text, part in files]  # fmt: skip
     write({path: text for path, text, _ in files})
-    lines = [f"wrote {path.relative_to(root)}" for path, _, _ in files]
+    lines = [f"{'wrote' if text == part else 'added to'} {path.relative_to(root)}" for path, text, part in files]
     lines += ["", "To be filled in:"]
     for path, text, part in files:
         begin = text.index(part) if part in text else 0
         for match in LEFT.finditer(text, begin):
             place = f"{path.relative_to(root)}:{text.count(chr(10), 0, match.start()) + 1}"
             key = text[text.rfind("\n", 0, match.start()) + 1 : match.start()].partition(":")[0].strip(" -")
-            lines.append(f"  {place}: {match[1] or key}")
+            lines.append(f"  {place}: {match[1].rstrip(chr(39)) or key}")
     run = spelled(KINDS[kind].tests, words)
     lines += ["", f"Then: {spelled(KINDS[kind].then, words)}"] if KINDS[kind].then else [""]
     return [*lines, f"Tests: .venv/bin/python -m pytest {run}", f"How: {PAGE}, and make test before it is handed in"]

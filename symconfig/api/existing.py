@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.api.files import Wanted, page_files
-from symconfig.api.planning import AnyCluster, AnyPlan, Problems, job_fields, loaded_cluster, read_job
+from symconfig.api.planning import AnyCluster, AnyPlan, job_fields, loaded_cluster, read_job
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model, zoo_clusters
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import validate
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, Problems, SymconfigError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.read import read
@@ -86,8 +86,7 @@ def audit(
             return read(str(source), variables=dict(variables or {}), extra=tuple(arguments))
 
     reading = gathered.collect(opened)
-    if gathered.all or reading is None or kept is None:
-        raise InputError(gathered.all)
+    reading, kept = gathered.need(reading), gathered.need(kept)
     assumption = Supplied(described, gpus, seq_length, vocab_size, version, prompt_length, response_length)
     done = judge(reading, assumption, known, kept, plan=plan, progress=progress)
     if known is not None and done.stated is not None:

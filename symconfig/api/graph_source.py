@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf
 
-from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -19,12 +18,11 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Mesh
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Strict
-from symconfig.errors import MISSING_FIELD, InputError, Problem
+from symconfig.errors import MISSING_FIELD, InputError, Problem, Problems
 from symconfig.format import either
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.run import Programs, Solver
 
-DEFAULT_SEQUENCE = 4096
 MOST_TURNS = 12  # numbers of microbatches that are tried where none is asked for
 
 
@@ -139,7 +137,7 @@ def source_of(job: GraphJob, cluster: ClusterDescriptor) -> Source:
 
 def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     """Return a model's graphs by number of microbatches, which divide the global batch. seq_length: by default the
-    model's maximum, at most DEFAULT_SEQUENCE; attention: flash if the GPU has it, else unfused. Raises InputError with
+    model's `usual_length`; attention: flash if the GPU has it, else unfused. Raises InputError with
     all problems, also without global_batch_size.
     """
     from symconfig.frameworks.constraint import flash
@@ -154,9 +152,8 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     if job.attention == "flash" and not able:
         what = "flash attention does not run on this GPU"
         problems.add(Problem(what, field="attention", got=job.attention, need="unfused"))
-    if problems.all or model is None or batch is None:
-        raise InputError(problems.all)
-    tokens = job.seq_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
+    model, batch = problems.need(model), problems.need(batch)
+    tokens = job.seq_length or model.usual_length
     unfused = job.attention == "unfused" or not able
     how = Implementation().attending(Kernel.FUSED_SOFTMAX if unfused else Kernel.FLASH)
     of_batch = programs(model, tokens, how)

@@ -9,12 +9,11 @@ from typing import Any
 
 from symconfig.api.files import Tell, put, warn_replaced
 from symconfig.api.planning import check_top, job_fields, read_job
-from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.cluster import MixedCluster
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import mixed_of
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem, Problems, reworded
 from symconfig.format import json_text
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
 from symconfig.runs.best import TOP
@@ -97,5 +96,5 @@ def solve(
     whole = document.data if isinstance(document.data, dict) else {}
     document = Document({"gpus": mixed.gpus, **whole}, document.file, document.keys, document.values, document.unread)
     job = read_job(document, model, mixed.shares[0].cluster, model_base=model_base, problems=collected.all)
-    with reworded(lambda problem: stated(problem, job.document)):
+    with reworded(job.document.stated):
         return MixedResult(mixed_plan(job.model, mixed, job.job, top=top, writes=writes, progress=progress))

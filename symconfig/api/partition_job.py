@@ -9,15 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.api.graph_source import MOST_TURNS, GraphJob, Source, once, source_of, turns_of
-from symconfig.api.problems import Problems
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.descriptor.strict import problems as problems_of
-from symconfig.errors import MISSING_FIELD, InputError, Problem
+from symconfig.errors import MISSING_FIELD, InputError, Problem, Problems
 from symconfig.plans.configuration import Precision
 from symconfig.report.partition import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
@@ -25,8 +25,6 @@ from symconfig.solve.partition.pipeline.stage import submeshes
 from symconfig.solve.partition.run import FEW, Ask, net_of
 from symconfig.solve.pins import number_range
 from symconfig.units import GIB
-
-MARGIN = 0.04  # of the GPU's memory, as `symconfig plan` leaves free
 
 RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "none": (Keep.USED, Keep.SHARDS),
@@ -79,15 +77,12 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
         stages = problems.collect(lambda: _stages(job, gpus))
         if source is not None and turns is not None:
             pins = problems.collect(lambda: _read_pins(job.pins, source, turns, grown(1), job.stages is not None))
-    if grown is None or source is None or turns is None or precision is None or limit is None or pins is None:
-        raise InputError(problems.all)
-    if problems.all:
-        raise InputError(problems.all)
+    need, meshes = problems.need, problems.need(grown)
     ask = Ask(
-        grown(1), cluster, limit, job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=turns,
-        keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=precision, pins=pins,
+        meshes(1), cluster, need(limit), job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=need(turns),
+        keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=need(precision), pins=need(pins),
     )  # fmt: skip
-    return PartitionJob(source, cluster, ask, grown, stages)
+    return PartitionJob(need(source), cluster, ask, meshes, stages)
 
 
 def _checked(document: Document) -> GraphJob:
@@ -165,14 +160,14 @@ def _precision(job: GraphJob, cluster: ClusterDescriptor) -> Precision:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Return the bytes that tensors may take on a GPU; for None its memory less MARGIN (a share) and the context. A
+    """Return the bytes that tensors may take on a GPU; for None its memory less a plan's margin and the context. A
     number is bytes; text is a share ("80%"), a size ("60GiB") or, without unit, GiB. Raises InputError unless above 0
     and at most the GPU's memory (infinite without a cluster).
     """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0
-        return has * (1 - MARGIN) - context
+        return Limits().usable_bytes(has) - context
     text = str(value).strip()
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from symconfig.api.files import Wanted, files, page_files, put
-from symconfig.api.problems import Problems as Problems
-from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
@@ -19,7 +17,7 @@ from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import validate
 from symconfig.descriptor.tuning import check_batch, with_batch
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem, Problems, reworded
 from symconfig.format import json_text, percent, seconds
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan, Search
@@ -101,7 +99,7 @@ class PlanResult:
         """
         from symconfig.report.timeline import simulated
 
-        return simulated(self.plan, self._candidate(candidate))
+        return simulated(self.plan, self.plan.candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
@@ -109,13 +107,7 @@ class PlanResult:
         """
         from symconfig.solve.symbolic import symbolic
 
-        return symbolic(self.plan, self._candidate(candidate))
-
-    def _candidate(self, candidate: int) -> Candidate:
-        every = (self.plan.best, *self.plan.alternatives)
-        if not 1 <= candidate <= len(every):
-            raise InputError("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}")
-        return every[candidate - 1]
+        return symbolic(self.plan, self.plan.candidate(candidate))
 
     def html(self) -> str:
         """Return the HTML page of `symconfig plan --html`."""
@@ -220,7 +212,7 @@ def solve(
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
     job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
-    with reworded(lambda problem: stated(problem, job.document)):
+    with reworded(job.document.stated):
         try:
             plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
         except UnsupportedError as error:
@@ -253,21 +245,20 @@ def read_job(
     sequences. Relative paths start at the bases; those of critic and reward model become full paths. Raises InputError
     with all problems: the caller's, fields, names, pins.
     """
-    gathered = Problems(problems)
-    gathered.collect(lambda: check_batch(document))
+    found = Problems()
+    found.collect(lambda: check_batch(document))
     document = with_batch(document)
-    job = gathered.collect(lambda: validate(document, Job))
+    job = found.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
-        model = gathered.collect(lambda: load_model(names["model"], model_base), document)
+        model = found.collect(lambda: load_model(names["model"], model_base))
     if cluster is None and isinstance(names.get("cluster"), str):
-        cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
+        cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base))
     if (named := job) is not None:
-        gathered.collect(lambda: pin_values.parse(named.pins), document)
-        job = gathered.collect(lambda: _with_models(named, document, model_base), document)
-    if job is None or model is None or cluster is None or gathered.all:
-        raise InputError(gathered.all)
-    return LoadedJob(model, cluster, job, document)
+        found.collect(lambda: pin_values.parse(named.pins))
+        job = found.collect(lambda: _with_models(named, document, model_base))
+    need = Problems((*problems, *map(document.placed, found.all))).need
+    return LoadedJob(need(model), need(cluster), need(job), document)
 
 
 def _with_models(job: Job, document: Document, base: Path | None) -> Job:

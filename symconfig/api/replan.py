@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from symconfig.api.files import Wanted, files, put
-from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import AnyPlan, PlanResult, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor, joined
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
@@ -17,7 +17,7 @@ from symconfig.descriptor.load import load_cluster, load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import validate
 from symconfig.descriptor.tuning import check_batch, with_batch
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.format import json_text
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import ANSWER, Plan
@@ -104,6 +104,7 @@ def replan(
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None:
         raise InputError(gathered.all)
+    named = wishes.get("cluster")
     if changes:  # the name of the cluster holds them
         wishes = {**wishes, "cluster": joined(str(wishes.get("cluster", old.job.cluster)), changes)}
     document = Document(revised(old, with_batch(Document(wishes, file="")).data, release), file="")
@@ -113,12 +114,11 @@ def replan(
     given = wishes.get("model")
     if model is None:
         model = gathered.collect(lambda: bare(old.model, old.job) if given is None else load_model(str(given)))
-    cluster = gathered.collect(lambda: _cluster(old, wishes.get("cluster"), cluster, changes))
+    cluster = gathered.collect(lambda: _cluster(old, named, cluster, changes))
     if job is not None:
         gathered.collect(lambda: pin_values.parse(job.pins))
-    if gathered.all or job is None or model is None or cluster is None:
-        raise InputError(gathered.all)
-    laid, laid_job = as_trained(model, job)
+    cluster = gathered.need(cluster)
+    laid, laid_job = as_trained(gathered.need(model), gathered.need(job))
     before = old
     if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
         solved = best_plan(old.model, old.cluster, old.job, top=1, progress=progress)
@@ -145,9 +145,7 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     """Return all choices and predicted parts in which two plans differ. Raises InputError if one cannot be read."""
     problems = Problems()
     one, other = problems.collect(lambda: loaded(before)), problems.collect(lambda: loaded(after))
-    if one is None or other is None:
-        raise InputError(problems.all)
-    return compared(one, other)
+    return compared(problems.need(one), problems.need(other))
 
 
 def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: Mapping[str, str]) -> ClusterDescriptor:

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.problems import Problems
 from symconfig.descriptor.document import Document, load_yaml_strict
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.strict import MAX_GPUS, as_json, validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.runs.sweep.job import LIMIT, Points, points
 from symconfig.runs.sweep.run import Done, Swept
 from symconfig.runs.sweep.run import sweep as run
@@ -23,7 +22,6 @@ from symconfig.runs.sweep.size import size as run_size
 from symconfig.solve.pins import parse
 
 ALL = "all"
-DEFAULT_SEQUENCE = 4096  # as a job's
 
 
 def sweep(
@@ -79,7 +77,7 @@ def size(
 
     The fewest as predicted, and at the upper end of the step's interval; None if none is in time. clusters: names or
     paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens, rounded to a round
-    number of sequences; neither: 4 Mi tokens. seq_length: None: the model's, at most DEFAULT_SEQUENCE. gpus_max: most
+    number of sequences; neither: 4 Mi tokens. seq_length: None: the model's `usual_length`. gpus_max: most
     GPUs tried. goodput: share of the time in which steps run, above 0 to 1. prices: per GPU-hour, by cluster, for the
     cost. jobs: plans in parallel; None: one per core. problems: the caller's, raised with those found here. fields:
     other fields of JOB.yaml. Raises InputError with all problems at once.
@@ -106,16 +104,15 @@ def size(
     for name in (prices or {}).keys() - {*known, *(cluster.name for cluster in found.values())}:
         what, need = "is none of the clusters that are asked for", f"one of {', '.join(known)}"
         gathered.add(Problem(what, field="price", got=name, need=need))
-    if gathered.all or loaded is None or deadline_s is None or total is None:
-        raise InputError(gathered.all)
-    length = int(seq_length or min(loaded.max_position_embeddings, DEFAULT_SEQUENCE))
+    loaded = gathered.need(loaded)
+    length = int(seq_length or loaded.usual_length)
     batch = global_batch_size or even_batch(of_batch or BATCH_TOKENS, length)
     question = Question(
         model=loaded,
         clusters=found,
         job={**job, "seq_length": length, "global_batch_size": batch},
-        tokens=total,
-        deadline_s=deadline_s,
+        tokens=gathered.need(total),
+        deadline_s=gathered.need(deadline_s),
         goodput=goodput,
         most_gpus=gpus_max,
         prices=prices or {},

@@ -6,7 +6,7 @@ from typing import Any
 
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.descriptor.recipe import Recipe, RecipeFile, every_recipe, find_recipe
-from symconfig.errors import InputError, Problem, among
+from symconfig.errors import Problem, Problems, among
 from symconfig.report.listed import cluster_line, model_line
 
 
@@ -40,13 +40,12 @@ def recipes(
     every = [_stated(*each) for each in every_recipe()]
     facts = [{**one["job"], "model": one["model"], "kind": one["kind"]} for one in every]
     wanted = {"model": model, "cluster": cluster, "task": task, "kind": kind}
-    problems = []
+    problems = Problems()
     for name, value in wanted.items():
         known = sorted({str(one[name]) for one in facts})
         if value is not None and value not in known:
-            problems.append(Problem(f"no recipe has this {name}", field=name, got=value, **among(value, known)))
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem(f"no recipe has this {name}", field=name, got=value, **among(value, known)))
+    problems.check()
     asked = {name: value for name, value in {**wanted, "gpus": gpus}.items() if value is not None}
     text = ("title", "repository", "release")
     return [

@@ -26,11 +26,10 @@ from symconfig.cli.shared import (
     write_data,
     write_text,
 )
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.format import masked
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
     from symconfig.existing.adapt.draft import Adapted
     from symconfig.existing.audit.audit import Audit
 
@@ -42,7 +41,6 @@ def run_audit(arguments: argparse.Namespace) -> int:
     all other sources were printed, if one could not be read or an option is wrong.
     """
     from symconfig.api.existing import audit_answer, audit_page, compare
-    from symconfig.api.planning import Problems
 
     problems, failed = arguments.problems, Problems()
     if len(arguments.source) > 1:
@@ -69,8 +67,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
             write_text(html, audit_page(done, source), arguments.force)
     if audits:
         _write(audits, outputs, arguments.force)
-    if failed.all:
-        raise InputError(failed.all)
+    failed.check()
     strictly = (done for done in audits if arguments.strict)
     faults = any(done.findings or done.reading.dark or done.unpredicted for done in strictly)
     return 1 if faults or not all(done.runs for done in audits) else 0
@@ -79,7 +76,6 @@ def run_audit(arguments: argparse.Namespace) -> int:
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:
     """Return the audit of one source. outside: problems of common options. Raises InputError with these and its own."""
     from symconfig.api import existing as api_audit
-    from symconfig.api.planning import Problems
     from symconfig.descriptor.load import load_cluster
 
     problems = Problems(outside.all)
@@ -141,11 +137,10 @@ def run_adapt(arguments: argparse.Namespace) -> int:
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))
     given = problems.collect(lambda: variables(arguments.set))
-    if plan is None or given is None or problems.all:
-        raise InputError(problems.all)
+    plan = problems.need(plan)
     if arguments.partial and not arguments.in_place:
         raise InputError("applies to writing alone", field="--partial", need="--in-place")
-    more = {"variables": given, "arguments": tuple(arguments.extra), "root": arguments.root}
+    more = {"variables": problems.need(given), "arguments": tuple(arguments.extra), "root": arguments.root}
     outcome = existing.adapt(arguments.source, plan, **more)
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:
@@ -219,8 +214,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and a script states its own")
         given = supplied(arguments, arguments.problems)
         on_cluster = arguments.problems.read(load_cluster, arguments.cluster)
-        if arguments.problems.all:
-            raise InputError(arguments.problems.all)
+        arguments.problems.check()
         result = of_all(lambda on: of_script(arguments.script, on, given), on_cluster, fits_on=arguments.fits_on)
     show(arguments, result.to_dict, result.blocks)
     return 0 if result.runs else 1

@@ -6,7 +6,7 @@ import argparse
 
 from symconfig.cli.options import PLAN, Command, flag, option, repeated
 from symconfig.cli.shared import JSON, file_of, output, plan_of, refuse, show, whole, working, write_text
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 
 
 def run_explain(arguments: argparse.Namespace) -> int:
@@ -24,15 +24,11 @@ def run_explain(arguments: argparse.Namespace) -> int:
     if not arguments.timeline:
         refuse(arguments, ("candidate", "trace", "force"), "is of the schedule", need="--timeline")
     plan, path = problems.collect(lambda: plan_of(arguments.plan)), output(arguments, "trace", JSON)
-    every = () if plan is None else (plan.best, *plan.alternatives)
-    if plan is not None and arguments.candidate is not None and arguments.candidate > len(every):
-        need = f"a whole number from 1 to {len(every)}"
-        problems.add(Problem("out of range", field="--candidate", got=str(arguments.candidate), need=need))
-    if problems.all or plan is None:
-        raise InputError(problems.all)
+    candidate = problems.read(lambda plan: plan.candidate(arguments.candidate or 1), plan)
+    plan, candidate = problems.need(plan), problems.need(candidate)
     with retraced(arguments.plan):
         if arguments.timeline:
-            chart = simulated(plan, every[(arguments.candidate or 1) - 1])
+            chart = simulated(plan, candidate)
             if path is not None:
                 write_text(path, trace(chart), arguments.force)
             show(arguments, lambda: chart_data(chart), lambda: [chart.title, *chart.notes, stage_rows(chart)])
@@ -62,8 +58,7 @@ def run_whatif(arguments: argparse.Namespace) -> int:
         problems.add(Problem(what, field="--vary and --change", hint="symconfig whatif --help"))
     changes = problems.collect(lambda: parsed(arguments.change)) if arguments.change else None
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan) if arguments.vary else None
-    if problems.all or plan is None:
-        raise InputError(problems.all)
+    plan = problems.need(plan)
     with working() as progress:
         if varies is not None:
             answer = whatif(plan, varies, lambda done: progress.say(f"{done} searches"))

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.problems import Problems
 from symconfig.cli.options import changes, job_options
 from symconfig.descriptor.cluster import joined
 from symconfig.descriptor.document import Document
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem, Problems, reworded
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     make, options = KINDS[arguments.of]
     others = [name for _, names in KINDS.values() for name in names if name not in options]
     refuse(arguments, others, f"is not for {arguments.of}")
-    if arguments.problems.all:
-        raise InputError(arguments.problems.all)
+    arguments.problems.check()
     data, shown = make(arguments, arguments.name)
     if isinstance(shown, str) and not arguments.json:
         write_data(shown)

@@ -24,6 +24,7 @@ from symconfig.cli.shared import (
     write_text,
 )
 from symconfig.errors import FailedError, InputError, Problem
+from symconfig.resources import missing
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
@@ -61,11 +62,10 @@ def run_measure(arguments: argparse.Namespace) -> int:
     if arguments.times is not None:
         refuse(arguments, _OF_MEASURING, "is for measuring, and --times reads measured times")
         if not Path(arguments.times).is_file():
-            problems.add(Problem("there is no such file", file=arguments.times))
+            problems.add(missing(arguments.times))
     known = problems.read(load_cluster, arguments.cluster)
     times = None if problems.all else problems.read(read, file_of(arguments.times))
-    if problems.all:
-        raise InputError(problems.all)
+    problems.check()
     if times is not None:
         known = known or _cluster(times.cluster, times.rig.product, out)
     else:
@@ -126,20 +126,17 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
         paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
         for path in paths:
             if not path.exists():
-                problems.add(Problem("there is no such file", file=str(path)))
+                problems.add(missing(path))
         if arguments.recompute not in (None, *RECOMPUTE):
             need = ", ".join(RECOMPUTE)
             problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
         a = arguments
         model = problems.read(load_model, a.model)
         additions = Additions(model, a.gpus, a.micro_batch_size, a.global_batch_size, a.seq_length, a.recompute)
-        if problems.all:
-            raise InputError(problems.all)
+        problems.check()
         with working() as progress:
             progress.say("predicting the measured runs")
-            measured = problems.collect(lambda: runs(paths, only, additions))
-            if problems.all or measured is None:
-                raise InputError(problems.all)
+            measured = problems.need(problems.collect(lambda: runs(paths, only, additions)))
             if out is not None and len(measured.timed) > 1:
                 names = ", ".join(known.name for known, _ in measured.timed)
                 what, hint = "the runs are on several types of GPU, and a profile is of one", measured.timed[0][0].name

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from symconfig.cli.options import Command, job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
-from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
+from symconfig.errors import MISSING_FIELD, InputError, Problem, Problems, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
 
 BROKEN_PIPE, DEFECT = 141, 70
@@ -46,6 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "this machine": {"doctor": "machine", "measure": "machine", "calibrate": "machine", "completion": "machine"},
 }  # fmt: skip
 MODULES = {name: module for modules in GROUPS.values() for name, module in modules.items()}
+_LISTS = {"--model": "symconfig list models", "--cluster": "symconfig list clusters"}  # for those that are missing
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
@@ -177,8 +178,6 @@ def _run(words: list[str]) -> int:
     arguments.extra = words[end + 1 :]  # a script's own
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
-    from symconfig.api.problems import Problems
-
     arguments.problems = Problems(arguments.command_parser.wrong)
     command: Callable[[argparse.Namespace], int] = arguments.command
     with reworded(partial(_as_typed, arguments=arguments)):
@@ -188,8 +187,10 @@ def _run(words: list[str]) -> int:
 def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
     """Return the problem with its field as it was typed: an option, --pin NAME, --set FIELD of a cluster's, or
     `--cluster: FIELD`; without a place in the job's file if the option was given. Other problems in files, and those of
-    fields that are no option of the command, are unchanged.
+    fields that are no option of the command, are unchanged. A --set of a job's field is sent to the job's file.
     """
+    from symconfig.descriptor.job import Job
+
     options, field = arguments.command_parser._option_string_actions, problem.field or ""
     section, _, inner = field.partition(".")
     clusters = "--cluster" if "--cluster" in options else "--clusters"
@@ -202,23 +203,29 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
         given, named = any(word.lower().startswith(f"{inner}=") for word in given), f"--pin {inner}".rstrip()
     elif section == "cluster" and inner:
         changed = (word.partition("=")[0].strip() for word in getattr(arguments, "set", ()))
-        name = next((name for name in changed if f"{inner}.".startswith(f"{name}.")), None)
+        name = next(
+            (name for name in changed if f"{inner}.".startswith(f"{name}.") or name.startswith(f"{inner}.")), None
+        )
         given, named = given or name, f"--set {name}" if name else f"{clusters}: {inner}"
+        if name and name.partition(".")[0] in Job.model_fields:
+            problem = replace(problem, need="a field of a cluster", hint=f"{name} in the job's file")
     absent = given is None or given is False or given == []  # 0 and "" are given
     if not absent and problem.file == getattr(arguments, "job", None):
         problem = replace(problem, file=None, line=None, column=None)
     if problem.file:
         return problem
-    what = problem.what.replace(MISSING_FIELD, "this option is missing")
-    return replace(problem, field=named, what=what, file=None)
+    if problem.what == MISSING_FIELD:
+        return replace(problem, field=named, what="this option is missing", file=None, hint=_LISTS.get(option))
+    return replace(problem, field=named, file=None)
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
     """Yield a problem for each unknown option; its hint is the command with its positional arguments if one has that
-    name, else a --pin with the value if it is a planner's choice and the command has --pin, else the nearest option,
-    else --help. The value after an option is skipped.
+    name, else a --pin with the value if it is a planner's choice and the command has --pin, else the field of that
+    name in a section of the job's file if the command reads one, else the nearest option, else --help. The value after
+    an option is skipped.
     """
-    from symconfig.descriptor.job import pin_meant
+    from symconfig.descriptor.job import pin_meant, section_field
 
     known = [option for action in parser._actions for option in action.option_strings]
     others = {f"--{one.dest}": str(one.metavar) for one in parser._actions if one.metavar and not one.option_strings}
@@ -232,7 +239,9 @@ def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Prob
         before = name if name.startswith("--") and not value else ""
         pin = pin_meant(name) if "--pin" in known and name.startswith("--") else None
         value = value or (following if following[:1] not in ("", "-") else "VALUE")
-        similar = usage if name in others else f"--pin {pin}={value}" if pin else nearest(name, known)
+        field = section_field(name) if "--job" in others else None
+        similar = usage if name in others else f"--pin {pin}={value}" if pin else None
+        similar = similar or (f"{field} in the job's file" if field else nearest(name, known))
         yield Problem(f"unknown argument {word!r}", hint=similar or f"{parser.prog} --help")
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 from symconfig.cli.shared import MOST_TOP, whole, within
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem, Problems
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from symconfig.api.files import Wanted
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
@@ -72,23 +74,29 @@ class Option(NamedTuple):
 def job_options() -> dict[str, Option]:
     """Return {field: option} of a job's options in the order of the help. Cached."""
     from symconfig.descriptor.job import Job
+
+    return options_of(Job, {**_FIELDS, "": "target"})
+
+
+def options_of(model: type[BaseModel], fields: Mapping[str, str]) -> dict[str, Option]:
+    """Return {field: option} of a model's fields, dotted within sections. fields: names with blanks between them, by
+    title. An option's text is read as its annotation's first of int, float and tuple, else it stays text, as a limit
+    of memory does, which has a unit.
+    """
     from symconfig.descriptor.strict import section as inner_section
 
     made = {}
-    for title, names in {**_FIELDS, "": "target"}.items():
+    for title, names in fields.items():
         for name in names.split():
             section, _, leaf = name.rpartition(".")
-            owner: Any = Job if not section else inner_section(Job.model_fields[section].annotation)
+            owner: Any = model if not section else inner_section(model.model_fields[section].annotation)
             field = owner.model_fields[leaf]
             plain = leaf if section in ("", "limits", "training") else name.replace(".", "_")
             flag = _FLAGS.get(name, f"--{plain.replace('_', '-')}")
-            made[name] = Option(title, name, flag, type_of(field.annotation), field.description or "")
+            kind = next((one for one in _types(field.annotation) if one in (int, float, tuple)), str)
+            kind = str if name == "memory_limit" else kind
+            made[name] = Option(title, name, flag, kind, field.description or "")
     return made
-
-
-def type_of(annotation: Any) -> type:
-    """Return the type as which an option's text is read: the annotation's first of int, float and tuple, else str."""
-    return next((one for one in _types(annotation) if one in (int, float, tuple)), str)
 
 
 def _types(annotation: Any) -> Iterator[type]:
@@ -238,6 +246,5 @@ def variables(pairs: list[str]) -> dict[str, str]:
     """Return {name: value} of NAME=VALUE pairs (the last of a name). Raises InputError with all malformed ones."""
     wrong = partial(Problem, "is no variable with a value", field="--set", need="NAME=VALUE")
     malformed = (pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair)
-    if problems := [wrong(got=pair) for pair in malformed]:
-        raise InputError(problems)
+    Problems(wrong(got=pair) for pair in malformed).check()
     return dict(pair.split("=", 1) for pair in pairs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import CHANGES, Command, Option, Row, changes, flag, option, repeated, type_of
+from symconfig.cli.options import CHANGES, Command, Option, Row, changes, flag, option, options_of, repeated
 from symconfig.cli.shared import folder, note, refuse, show, working
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
@@ -30,27 +30,14 @@ _FIELDS = {
 Answer = TypeVar("Answer")
 
 
-def _fields() -> list[Option]:
-    """Return the options that are fields of a GraphJob; a limit of memory stays text, which has a unit."""
-    from symconfig.api.graph_source import GraphJob
-
-    rows = []
-    for title, names in _FIELDS.items():
-        for name in names.split():
-            field = GraphJob.model_fields[name]
-            kind = str if name == "memory_limit" else type_of(field.annotation)
-            rows.append(Option(title, name, f"--{name.replace('_', '-')}", kind, field.description or ""))
-    return rows
-
-
 def _rows() -> list[Row | Option | str]:
-    """Return the command's options in the order of the help: the job file, `_fields`, and those that are no field."""
+    """Return the command's options in the order of the help: the job file, _FIELDS, and those that are no field."""
     from symconfig.api.graph_source import GraphJob
 
     rows: list[Row | Option | str] = [
         option("job", "JOB.yaml", "options as keys of a file; those below override it", nargs="?")
     ]
-    for one in _fields():
+    for one in options_of(GraphJob, _FIELDS).values():
         rows += [one.title, one]
     pins = GraphJob.model_fields["pins"].description
     return [
@@ -72,9 +59,8 @@ def run_partition(arguments: argparse.Namespace) -> int:
     --explain and --baselines are refused. Raises InputError with all problems (with the job file's line,
     or the option), InfeasibleError.
     """
-    from symconfig.api.graph_source import pin_texts
+    from symconfig.api.graph_source import GraphJob, pin_texts
     from symconfig.api.partition_job import partition_job
-    from symconfig.api.problems import stated
     from symconfig.descriptor.cluster import joined
 
     problems = arguments.problems
@@ -83,7 +69,8 @@ def run_partition(arguments: argparse.Namespace) -> int:
     if file is None:
         raise InputError(problems.all)
     changed = problems.collect(lambda: changes(arguments)) or {}
-    options = {one.field: value for one in _fields() if (value := getattr(arguments, one.dest)) is not None}
+    fields = options_of(GraphJob, _FIELDS).values()
+    options = {one.field: value for one in fields if (value := getattr(arguments, one.dest)) is not None}
     options |= {"flat": False} if arguments.no_flat else {}
     given = {**file.data, **options}
     if arguments.pin and isinstance(given.get("pins"), Mapping | list | None):
@@ -98,7 +85,7 @@ def run_partition(arguments: argparse.Namespace) -> int:
     def placed(problem: Problem) -> Problem:
         """Return the problem with the line of the job file if that has its field, unless an option set it."""
         known = replace(problem, field="pins") if problem.field == "pin" and not arguments.pin else problem
-        return stated(known, file) if known.field in {*file.data} - {*options} else problem
+        return file.stated(known) if known.field in {*file.data} - {*options} else problem
 
     if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])

@@ -122,8 +122,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Print the address and serve until interrupted; with --mcp answer on stdin and stdout until they close. Raises
     InputError for wrong options, an unusable port, or --mcp without its extra.
     """
-    if arguments.problems.all:
-        raise InputError(arguments.problems.all)
+    arguments.problems.check()
     if arguments.mcp:
         from symconfig.serve.agents import serve
 
@@ -153,8 +152,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
-    if problems.all or points is None:
-        raise InputError(problems.all)
+    points = problems.need(points)
     with working() as progress:
         swept = sweep(points.points, out, arguments.force, _telling(progress.say), arguments.jobs)
     show(arguments, lambda: sweep_data(swept, points, out), lambda: sweep_blocks(swept, points, out))

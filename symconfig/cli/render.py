@@ -26,6 +26,7 @@ from symconfig.cli.shared import (
     wrote,
 )
 from symconfig.errors import InputError, Problem, among
+from symconfig.resources import missing
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -82,14 +83,13 @@ def run_render(arguments: argparse.Namespace) -> int:
     if arguments.print:
         refuse(arguments, ("launcher", "templates", "out", "force"), "is for files, and --print writes none")
     else:
-        refuse(arguments, ("null", "check", "world_size"), "is for words", need="--print")
+        refuse(arguments, ("null", "check", "world_size"), "only changes what --print prints", need="--print")
         if arguments.out is None:
             problems.add(Problem("this argument is missing", field="--out", need="--out DIR, or --print"))
     out = folder(arguments)
     plan = problems.collect(lambda: plan_of(arguments.plan))
     files = None if arguments.print else problems.collect(lambda: wanted(arguments))
-    if problems.all or plan is None:
-        raise InputError(problems.all)
+    plan = problems.need(plan)
     if out is None or files is None:
         return _print(arguments, plan)
     written = write(plan, out, files, arguments.force, replaced)
@@ -142,8 +142,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if len(arguments.place) > 1:
         what, got = "is for one folder at a time", f"{len(arguments.place)}"
         problems.add(Problem(what, field="DIR", got=got, need="--frozen"))
-    if problems.all:
-        raise InputError(problems.all)
+    problems.check()
     return _real(arguments)
 
 
@@ -157,8 +156,10 @@ def _real(arguments: argparse.Namespace) -> int:
     (place,) = arguments.place
     folder = Path(place)
     if not folder.is_dir():
-        what = "this is no folder" if folder.exists() else "there is no such folder"
-        raise InputError(what, file=place, hint="symconfig plan ... --out DIR")
+        hint = "symconfig plan ... --out DIR"
+        if folder.exists():
+            raise InputError("this is no folder", file=place, hint=hint)
+        raise InputError([missing(folder, "there is no such folder", hint)])
     with working() as progress:
         checks = verify(
             folder,
@@ -189,8 +190,7 @@ def _frozen(arguments: argparse.Namespace) -> int:
         passed &= checked.passed
         shown = [*([place] if len(arguments.place) > 1 else []), *frozen(checked)]
         show(arguments, partial(frozen_data, checked), partial(list, shown))
-    if problems.all:
-        raise InputError(problems.all)
+    problems.check()
     return 0 if passed else 1
 
 

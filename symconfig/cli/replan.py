@@ -66,8 +66,7 @@ def _on_fewer_nodes(arguments: argparse.Namespace) -> int:
     files = problems.collect(lambda: wanted(arguments))
     out = folder(arguments)
     plan = problems.collect(lambda: plan_of(arguments.plan))
-    if problems.all or plan is None or lost is None or files is None:
-        raise InputError(problems.all)
+    plan, lost, files = problems.need(plan), problems.need(lost), problems.need(files)
     with working() as progress:
         found = fallback(plan, lost, top=arguments.top or 1, progress=progress)
     written = put(lambda: fallback_files(found, files), out, arguments.force, replaced) if out else []
@@ -114,8 +113,7 @@ def run_checkpoint(arguments: argparse.Namespace) -> int:
     if arguments.old is not None and arguments.plan is None:
         what = "is the run that saved the checkpoint, for a plan that is to load it"
         problems.add(Problem(what, field="--old", need="--plan NEW.json"))
-    if problems.all or folder is None:
-        raise InputError(problems.all)
+    folder = problems.need(folder)
     answer = of_folder(folder, new, old) if new is not None else None
     loadable = answer.to_dict() if answer is not None else None
     show(

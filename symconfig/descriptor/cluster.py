@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from symconfig.descriptor.document import Document, plain, shorten
 from symconfig.descriptor.strict import PositiveInt, Strict
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 
 LONGEST_NAME = 200
 # Levels of switches and cables between nodes, which libraries fill otherwise than a node's own links.
@@ -324,17 +324,16 @@ def pairs(words: list[str], field: str) -> dict[str, str]:
     if len(words) > _MOST:
         raise InputError("too many fields differ", field=field, got=str(len(words)), need=f"at most {_MOST}, or a file")
     fields: dict[str, str] = {}
-    problems = []
+    problems = Problems()
     for word in words:
         match = _CHANGE.fullmatch(word.strip())
         if match is None:
             need = "FIELD=VALUE as network=4x200Gb/s"
-            problems.append(Problem("is no field of a cluster with a value", field=field, got=shorten(word), need=need))
+            problems.add(Problem("is no field of a cluster with a value", field=field, got=shorten(word), need=need))
         elif fields.setdefault(match["field"], match["value"]) != match["value"]:
             got = f"{fields[match['field']]} and {match['value']}"
-            problems.append(Problem(f"{match['field']} is given twice", field=field, got=got, need="one value"))
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem(f"{match['field']} is given twice", field=field, got=got, need="one value"))
+    problems.check()
     return fields
 
 

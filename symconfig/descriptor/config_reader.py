@@ -218,7 +218,7 @@ _POSITIVE = words(
     linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
     state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
     mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
-    linear_conv_kernel_dim linear_num_heads linear_head_dim conv_L_cache o_groups o_lora_rank"""
+    linear_conv_kernel_dim linear_num_heads linear_head_dim conv_L_cache o_groups o_lora_rank global_head_dim"""
 )
 
 

@@ -276,7 +276,7 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
         levels[here] = {**merged(levels[here], value), "name": name}
     else:
         own = value["size"] if isinstance(value.get("size"), int) else inf
-        later = (i for i, each in enumerate(levels) if each["size"] is None or each["size"] > own)
+        later = (i for i, each in enumerate(levels) if not isinstance(each["size"], int) or each["size"] > own)
         levels.insert(next(later, len(levels)), {**value, "name": name})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
@@ -81,6 +81,22 @@ class Document:
             need=need,
             hint=hint,
         )
+
+    def placed(self, problem: Problem) -> Problem:
+        """Return the problem with this file, and line and column of its field, or of the nearest section around it;
+        without these if no place is known. Unchanged if it has a file or no field, or the document has no file.
+        """
+        if not self.file or problem.file is not None or problem.field is None:
+            return problem
+        place = self.place(tuple(problem.field.split(".")))
+        return replace(
+            problem, file=self.file, line=place.line if place else None, column=place.column if place else None
+        )
+
+    def stated(self, problem: Problem) -> Problem:
+        """Return the problem with the line of its field if the document has that field; else unchanged."""
+        there = problem.field is not None and self.place(tuple(problem.field.split("."))) is not None
+        return self.placed(problem) if there else problem
 
 
 class ProblemParts(Right, total=False):

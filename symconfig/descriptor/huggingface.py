@@ -30,6 +30,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import problems as pydantic_problems
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem, nearest
+from symconfig.format import nested
 
 SECTION = "vision_config"
 _ROPE = ("rope_parameters", "rope_scaling")
@@ -265,18 +266,16 @@ def _descriptor(fields: dict[str, Any], reader: ConfigReader) -> ModelDescriptor
 
     Raises InputError for fields that the descriptor refuses, at the places of the keys that they came from.
     """
-    nested: dict[str, Any] = {"schema": "symconfig.model/1"}
+    data = nested({"schema": "symconfig.model/1", **fields})
     keys: dict[KeyPath, Place] = {}
-    for path, value in fields.items():
-        section, _, leaf = path.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[leaf] = value
+    for path in fields:
         place = reader.document.place((*reader.prefix, reader.key_of.get(path, path)))
         if place is not None:
             keys[tuple(path.split("."))] = place
     try:
-        return ModelDescriptor.model_validate(nested, strict=False)
+        return ModelDescriptor.model_validate(data, strict=False)
     except ValidationError as error:
-        document = Document(nested, reader.document.file, keys, keys)
+        document = Document(data, reader.document.file, keys, keys)
         raise InputError(pydantic_problems(error, document, ModelDescriptor)) from None
 
 

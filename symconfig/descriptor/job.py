@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Sparse, Strict
+from symconfig.descriptor.strict import section as inner_section
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import ADAM, Optimizer, Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Rl, Sequences
@@ -42,6 +43,14 @@ def pin_meant(name: str) -> str | None:
     words = name.lower().lstrip("-").replace("_", "-")
     known = {pin.replace("_", "-"): pin for pin in PIN_NAMES}
     return known.get(words) or next((pin for begin, pin in _BEGIN.items() if words.startswith(begin)), None)
+
+
+def section_field(option: str) -> str | None:
+    """Return the field of a section of a job that an option names (--updates: rl.updates); None if none or several."""
+    leaf = option.lower().lstrip("-").replace("-", "_")
+    sections = {name: inner_section(field.annotation) for name, field in Job.model_fields.items()}
+    found = [f"{name}.{leaf}" for name, inner in sections.items() if inner and leaf in inner.model_fields]
+    return found[0] if len(found) == 1 else None
 
 
 def _pins(value: Any) -> Any:

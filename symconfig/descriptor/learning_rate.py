@@ -19,7 +19,7 @@ from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.strict import Strict, validate
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import DERIVED, Training, WholeTraining
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem, Problems
 from symconfig.resources import data_dir
 
 # That have rates of their own where adapters are trained.
@@ -101,17 +101,16 @@ def check(training: WholeTraining) -> None:
     """Return nothing; raise InputError, with both problems, if the warm-up is not shorter than the decay, or min_lr is
     above lr.
     """
-    warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
+    warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, Problems()
     if warmup >= decay:
         what, field = "the warm-up does not end before the learning rate is at its lowest", "training.lr_warmup_iters"
         hint = f"a longer run (training.train_iters), or {field}: {decay // 10}"
         need = f"less than {decay} iterations"
-        problems.append(Problem(what, field=field, got=str(warmup), need=need, hint=hint))
+        problems.add(Problem(what, field=field, got=str(warmup), need=need, hint=hint))
     if training.min_lr > training.lr:
         what, need = "the lowest learning rate is above the highest", f"at most {training.lr:g}"
-        problems.append(Problem(what, field="training.min_lr", got=f"{training.min_lr:g}", need=need))
-    if problems:
-        raise InputError(problems)
+        problems.add(Problem(what, field="training.min_lr", got=f"{training.min_lr:g}", need=need))
+    problems.check()
 
 
 def rate(habit: Habit, parameters: float) -> float:

@@ -33,8 +33,8 @@ from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict, validate
-from symconfig.errors import InputError, Problem
-from symconfig.resources import data_dir, may_read
+from symconfig.errors import InputError, Problem, Problems
+from symconfig.resources import data_dir, may_read, missing
 
 if TYPE_CHECKING:
     from symconfig.descriptor.huggingface import Account
@@ -152,23 +152,22 @@ def _check_kinds(first: Share, second: Share) -> None:
     They are different vendors, nodes of different sizes, and numbers of GPUs that do not fill whole nodes.
     """
     one, other = first.cluster, second.cluster
-    problems = []
+    problems = Problems()
     if one.gpu.vendor != other.gpu.vendor:
         what = "GPUs of two vendors have no collective library in common"
-        problems.append(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
+        problems.add(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
     if one.gpus_per_node != other.gpus_per_node:
         what = (
             "a launcher starts the same number of ranks on every node, but the two kinds have nodes of different sizes"
         )
         got = f"{one.gpus_per_node} and {other.gpus_per_node}"
-        problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
+        problems.add(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
     for share in (first, second):
         each = share.cluster.gpus_per_node
         if share.gpus % each:
             what, need = f"{share.cluster.name} does not fill whole nodes", f"a multiple of {each}"
-            problems.append(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
+    problems.check()
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
@@ -336,8 +335,9 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     longer = [one for one in zoo if word and one.startswith(word)]
     close = difflib.get_close_matches(word, longer or zoo, n=3, cutoff=0.0 if longer else 0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
-        wrong = f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file"
-        raise InputError(wrong, file=shorten(name, 200))
+        if lies == "folder":
+            raise InputError(f"this is a folder, a {what} is a file", file=shorten(name, 200))
+        raise InputError([missing(path, f"there is no such {what} file")])
     ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
     need = f"{ways}, or one of " + (f"those of symconfig list {kind}" if kind in _LISTED else ", ".join(zoo))
     if not name:

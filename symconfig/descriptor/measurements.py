@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.strict import BatchSize, Count, GpuCount, PositiveInt, Strict, validate
 from symconfig.descriptor.task import Task
-from symconfig.errors import InputError
+from symconfig.errors import Problems
 
 Positive = Annotated[float, Field(gt=0)]
 Precision = Annotated[
@@ -188,14 +188,13 @@ def load_measurements(path: Path) -> Measurements:
     document = load_yaml_strict(path)
     measurements = validate(document, Measurements)
     first: dict[str, int] = {}
-    problems = []
+    problems = Problems()
     for index, row in enumerate(measurements.rows):
         if first.setdefault(row.id, index) != index:
             place = document.place(("rows", first[row.id], "id"))
             before = f", first on line {place.line}" if place else ""
-            problems.append(document.problem(f"this id stands twice{before}", ("rows", index, "id"), got=row.id))
+            problems.add(document.problem(f"this id stands twice{before}", ("rows", index, "id"), got=row.id))
     if not measurements.rows:
-        problems.append(document.problem("holds no rows", ("rows",), need="at least one measured run"))
-    if problems:
-        raise InputError(problems)
+        problems.add(document.problem("holds no rows", ("rows",), need="at least one measured run"))
+    problems.check()
     return measurements

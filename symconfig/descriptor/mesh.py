@@ -29,7 +29,8 @@ from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level
 from symconfig.descriptor.document import read_text, read_yaml
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem, Problems
+from symconfig.format import gb_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,13 @@ class Mesh:
     @property
     def gpus(self) -> int:
         return prod(level.size for level in self.levels)
+
+    def __str__(self) -> str:
+        """Return the levels with their bandwidths, and the number of GPUs: `8·nvlink (450 GB/s), 8 GPUs`; for a mesh
+        without levels `one GPU, 1 GPUs`.
+        """
+        levels = (f"{one.size}·{one.name} ({gb_per_s(one.bandwidth_bytes_per_s)} GB/s)" for one in self.levels)
+        return f"{' x '.join(levels) or 'one GPU'}, {self.gpus:,} GPUs"
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
         """Return the axes that the levels are split into, innermost first, with each axis's stride in ranks.
@@ -209,21 +217,20 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
     Of levels whose domains are neither filled nor large enough for all GPUs only the innermost is named, with the
     nearest numbers that fit.
     """
-    problems = []
+    problems = Problems()
     if gpus < 1:
-        problems.append(Problem("a mesh needs a GPU", field="gpus", got=str(gpus), need=">= 1"))
+        problems.add(Problem("a mesh needs a GPU", field="gpus", got=str(gpus), need=">= 1"))
     if cluster.max_gpus is not None and gpus > cluster.max_gpus:
         need = f"at most {cluster.max_gpus}"
-        problems.append(Problem("is more than the cluster has", field="gpus", got=str(gpus), need=need))
+        problems.add(Problem("is more than the cluster has", field="gpus", got=str(gpus), need=need))
     if (uneven := _uneven(cluster, gpus)) is not None:
         below = next(number for number in range(gpus - 1, 0, -1) if _uneven(cluster, number) is None)
         above = next(number for number in count(gpus + 1) if _uneven(cluster, number) is None)
         around = f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)
         what, need = f"does not fill whole domains of {uneven.name}", f"a multiple of {uneven.size}, or fewer"
         hint = f"{around}, or a mesh file that says how many lie in each domain"
-        problems.append(Problem(what, field="gpus", got=str(gpus), need=need, hint=hint))
-    if problems:
-        raise InputError(problems)
+        problems.add(Problem(what, field="gpus", got=str(gpus), need=need, hint=hint))
+    problems.check()
 
 
 def _uneven(cluster: ClusterDescriptor, gpus: int) -> Level | None:

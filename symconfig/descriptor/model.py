@@ -213,6 +213,11 @@ class ModelDescriptor(Sparse):
         return self if self.num_labels else self.model_copy(update={"num_labels": 1, **without})
 
     @property
+    def usual_length(self) -> int:
+        """Return the tokens of a sequence where a job states none: the model's longest, at most 4,096."""
+        return min(self.max_position_embeddings, 4096)
+
+    @property
     def of_values(self) -> ModelDescriptor:
         """Return the `scoring` model without adapters: a critic, or a reward model that is only read."""
         return self.scoring if self.adapter is None else self.scoring.model_copy(update={"adapter": None})

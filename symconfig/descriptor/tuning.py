@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.strict import PositiveInt, Sparse, Strict
 from symconfig.descriptor.task import Task
-from symconfig.errors import InputError
+from symconfig.errors import Problems
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
@@ -303,13 +303,11 @@ def check_batch(document: Document) -> None:
     follows = {"global_batch_size": "rl: prompts x samples / updates" if of_rl else "preference: its sequences"}
     if of_rl:
         follows["seq_length"] = "rl: its longest prompt and response"
-    problems = [
+    Problems(
         document.problem(f"follows from the section {how}", (name,), got=str(data[name]), need=f"{size}, or nothing")
         for name, how in follows.items()
         if (size := derived.get(name, 0)) > 1 and data.get(name, size) != size
-    ]
-    if problems:
-        raise InputError(problems)
+    ).check()
 
 
 def _derived(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from symconfig.descriptor.meaning import TRAINED, flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Keys, Mlp
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
+from symconfig.format import nested
 
 Json = dict[str, Any]
 _WIDTH = 116
@@ -105,11 +106,7 @@ def config_json(model: ModelDescriptor) -> Json:
         config |= {key: value for key, value in sizes if key not in config and value != own.get(key)}
     # The class's own spelling of keys that the import reads under another.
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
-    written: Json = {}
-    for key, value in config.items():
-        section, _, inner = key.rpartition(".")
-        (written.setdefault(section, {}) if section else written)[inner if section else other.get(key, key)] = value
-    return written
+    return nested({other.get(key, key): value for key, value in config.items()})
 
 
 @lru_cache(maxsize=128)

@@ -12,8 +12,8 @@ from typing import Any
 
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.document import KeyPath
+from symconfig.format import nested
 from symconfig.formats.links import value_of
-from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
 from symconfig.plans.configuration import ZERO_STAGES, Precision, ZeroStage
 from symconfig.plans.plan import Plan
@@ -63,17 +63,10 @@ def write(plan: Plan, auto: bool = False) -> Json:
 
     auto: write "auto" for keys with `arguments` of the Trainer or a nonzero `sized`, and for train_batch_size.
     """
-    data: Json = {}
-    for key in KEYS:
-        value = key.value(plan) if str(plan.best.configuration.zero_stage) in key.stages else None
-        if value is None:
-            continue
-        section = data
-        for part in key.name.split(".")[:-1]:
-            section = section.setdefault(part, {})
-        filled = key.arguments or (key.sized and value) or key.name == TRAIN
-        section[key.name.rpartition(".")[2]] = AUTO if auto and filled else value
-    return data
+    stage = str(plan.best.configuration.zero_stage)
+    values = {key: value for key in KEYS if stage in key.stages and (value := key.value(plan)) is not None}
+    filled = {key.name for key, value in values.items() if key.arguments or (key.sized and value) or key.name == TRAIN}
+    return nested({key.name: AUTO if auto and key.name in filled else value for key, value in values.items()})
 
 
 def own_optimizer(plan: Plan) -> bool:
@@ -264,21 +257,6 @@ def zero_of(config: Any) -> Zero:
 def gradient_bytes_of(config: Any) -> int:
     """Return the bytes per accumulated gradient: 4 if data_types says fp32, else 2."""
     return 4 if section(config, "data_types").get("grad_accum_dtype") in ("fp32", "float32", "float") else 2
-
-
-def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
-    """Return the planner's switches for these settings.
-
-    Gradients are reduced beside the backward pass with stage 0 or `overlap`, and weights gathered ahead but for stage 3
-    without prefetch; both also if `replicas`, the ranks of equal weights, is 1. kernels: the implementation's switches.
-    """
-    return Switches(
-        implementation=kernels or {},
-        bytes={"gradient": float(gradient_bytes)},
-        framework={"all_reduced_gradients": not zero.scatters},
-        reduces_beside=replicas <= 1 or not zero.stage or zero.overlap,
-        gathers_ahead=replicas <= 1 or zero.stage != 3 or zero.prefetch,
-    )
 
 
 def section(config: Any, name: str) -> Json:

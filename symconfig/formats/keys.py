@@ -1,8 +1,10 @@
-"""Keys of a program, each with the field of a run that it says: one table, written by rendering, read by recovering."""
+"""Trainers, and their keys, each with the field of a run that it says: one table, written by rendering, read by
+recovering."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from symconfig.formats.links import value_of
@@ -26,6 +28,25 @@ class Key(NamedTuple):
 Keys = Mapping[str, Key]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trainer:
+    """A trainer of reinforcement learning or fine-tuning.
+
+    release: version whose defaults hold. keys: its options by name, with their defaults. dashes: prefix of an option on
+    the command line, and separator of its words. offload: option that moves an unused reference to the host.
+    """
+
+    name: str
+    release: str
+    keys: Keys = field(default_factory=dict)
+    dashes: tuple[str, str] = ("--", "_")
+    offload: str | None = None
+
+    def spelled(self, key: str) -> str:
+        """Return the option as it is written on the command line."""
+        return self.dashes[0] + key.replace("_", self.dashes[1])
+
+
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
     """Return Keys by full name, each given as a field path, a tuple of Key's members, or what to write.
 
@@ -42,6 +63,16 @@ def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, 
 def where(field: str) -> Callable[[Any], object]:
     """Return a function that gives a run's field; None where it is false, 0 or empty."""
     return lambda run: value_of(run, field) or None
+
+
+def of_algorithm(algorithm: str, value: object) -> Callable[[Any], object]:
+    """Return a function that gives `value` for RL runs of this algorithm; None for others."""
+    return lambda run: value if run.rl.algorithm == algorithm else None
+
+
+def if_set(field: str, value: object, otherwise: object = None) -> Callable[[Any], object]:
+    """Return a function that gives `value` for runs whose field is true, else `otherwise`."""
+    return lambda run: value if value_of(run, field) else otherwise
 
 
 def write(table: Keys, run: Any) -> dict[str, object]:

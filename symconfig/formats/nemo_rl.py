@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys, lora, where
+from symconfig.formats.keys import Key, Trainer, if_set, keys, lora, of_algorithm, where
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.releases import fuses_rotations
 
+NEMO = Trainer(name="nemo-rl", release="0.7.0", dashes=("", "_"))
 POLICY = "policy"
 MEGATRON, DTENSOR, GENERATION = (f"{POLICY}.{name}" for name in ("megatron_cfg", "dtensor_cfg", "generation"))
 ALGORITHMS = ("grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus")
-
-
-def _of(algorithm: str, value: object) -> Any:
-    """Return a function that gives `value` for runs of this algorithm, else None."""
-    return lambda run: value if run.rl.algorithm == algorithm else None
 
 
 def _ending(end: str) -> Any:
@@ -45,12 +41,13 @@ STEP = {
            max_num_steps="training.train_iters", seed="training.seed",
            skip_reference_policy_logprobs_calculation=(
                "rl.no_reference", None, lambda run: not run.rl.reference or None),
-           normalize_rewards=_of("rloo", False)),
-    "grpo.adv_estimator.name": Key("rl.algorithm", None, _of("reinforce_plus_plus", "reinforce_plus_plus")),
+           normalize_rewards=of_algorithm("rloo", False)),
+    "grpo.adv_estimator.name": Key("rl.algorithm", None, of_algorithm("reinforce_plus_plus", "reinforce_plus_plus")),
     **keys("loss_fn",
-           reference_policy_kl_penalty=("rl.reference", 0.01, lambda run: 0.001 if run.rl.reference else 0.0),
-           ratio_clip_min="clip.low", ratio_clip_max="clip.high", sequence_level_importance_ratios=_of("gspo", True),
-           token_level_loss=_of("gspo", False), disable_ppo_ratio=_of("rloo", True)),
+           reference_policy_kl_penalty=("rl.reference", 0.01, if_set("rl.reference", 0.001, 0.0)),
+           ratio_clip_min="clip.low", ratio_clip_max="clip.high",
+           sequence_level_importance_ratios=of_algorithm("gspo", True), token_level_loss=of_algorithm("gspo", False),
+           disable_ppo_ratio=of_algorithm("rloo", True)),
     **keys("checkpointing", enabled=lambda run: run.training.save is not None),
     **keys("checkpointing", checkpoint_dir="training.save", save_period="saves.every"),
     **keys(POLICY, model_name="actor.model", train_global_batch_size=("rl.batch", 512),
@@ -74,13 +71,13 @@ STEP = {
            activation_checkpointing=lambda run: run.actor.recompute is not None,
            recompute_granularity="actor.recompute.granularity", recompute_modules="actor.recompute.modules",
            moe_token_dispatcher_type=lambda run: run.model.experts and run.actor.configuration.moe_dispatcher,
-           moe_permute_fusion=lambda run: True if run.model.experts else None,
+           moe_permute_fusion=if_set("model.experts", True),
            moe_flex_dispatcher_backend="actor.flex.by",
            moe_enable_deepep=lambda run: run.actor.flex and run.actor.flex.by == "deepep",
            num_layers_in_first_pipeline_stage=_ending("first"), num_layers_in_last_pipeline_stage=_ending("last"),
            apply_rope_fusion=lambda run: None if fuses_rotations(run.model) else False,
            mtp_num_layers=where("model.num_nextn_predict_layers"),
-           mtp_loss_scaling_factor=lambda run: 0.1 if run.model.num_nextn_predict_layers else None),
+           mtp_loss_scaling_factor=if_set("model.num_nextn_predict_layers", 0.1)),
     **{f"{MEGATRON}.optimizer.{name}": Key(f"training.{name}")
        for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")},
     **keys(
@@ -110,9 +107,9 @@ REWARDS = {
     **keys("env.reward_model.resources", num_nodes="rewards.nodes", gpus_per_node="rewards.gpus"),
 }  # fmt: skip
 RUN = {
-    **keys("logger", wandb_enabled=lambda run: run.training.wandb_project and True),
+    **keys("logger", wandb_enabled=if_set("training.wandb_project", True)),
     **keys("logger.wandb", project="training.wandb_project", name="wandb_name"),
-    **keys("logger", tensorboard_enabled=lambda run: run.training.tensorboard_dir and True),
+    **keys("logger", tensorboard_enabled=if_set("training.tensorboard_dir", True)),
     **keys("logger", log_dir="training.tensorboard_dir"),
     **keys("cluster", gpus_per_node=("world.gpus", 1), num_nodes=("world.nodes", 1)),
 }  # fmt: skip

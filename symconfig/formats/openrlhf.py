@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys, lora, where
+from symconfig.formats.keys import Key, Trainer, if_set, keys, lora, of_algorithm, where
 from symconfig.formats.links import value_of
 
 # The advantage of each algorithm; that of GRPO's kin is its own.
@@ -54,11 +54,11 @@ _TRAINED = "=train.max_tokens_per_gpu"
 STEP = {
     "ALGORITHM": {
         **keys("algo", **{"advantage.estimator": ("rl.algorithm", "gae", lambda run: ADVANTAGES[run.rl.algorithm])}),
-        **keys("actor", policy_loss_type=lambda run: "gspo" if run.rl.algorithm == "gspo" else None,
+        **keys("actor", policy_loss_type=of_algorithm("gspo", "gspo"),
                eps_clip_low_high=lambda run: run.clip and (run.clip.low, run.clip.high)),
-        **keys("algo.kl", init_coef=("rl.reference", 0.01, lambda run: 0.001 if run.rl.reference else 0),
+        **keys("algo.kl", init_coef=("rl.reference", 0.01, if_set("rl.reference", 0.001, 0)),
                use_loss=_in_loss(True), estimator=_in_loss("k3")),
-        **keys("actor", entropy_coef=("rl.entropy", None, lambda run: 0.001 if run.rl.entropy else None)),
+        **keys("actor", entropy_coef=("rl.entropy", None, if_set("rl.entropy", 0.001))),
     },
     "ROLLOUT": {
         **keys("rollout", batch_size=("rl.prompts", 1024), n_samples_per_prompt=("rl.samples", 1)),
@@ -122,7 +122,12 @@ READ = {
        for name, usual in (("num_nodes", 1), ("num_gpus_per_node", 8))},
     "ds.zpg": Key("", 1), "ds.ring_attn_size": Key("", 1), "rollout.micro_batch_size": Key("", 1),
 }  # fmt: skip
-KEYS = {name: key for tables in (PAIRS, STEP, BOTH) for table in tables.values() for name, key in table.items()} | READ
+OPENRLHF = Trainer(
+    name="openrlhf",
+    release="0.11.2",
+    offload="--ref.offload",
+    keys={name: key for of in (PAIRS, STEP, BOTH) for table in of.values() for name, key in table.items()} | READ,
+)
 # Options before 0.10: a section and a name were one word; those of DeepSpeed and some others had no section.
 _ALONE = """adam_offload param_dtype overlap_comm zpg grad_accum_dtype ring_attn_size packing_samples
             attn_implementation use_liger_kernel load_in_4bit zero_stage"""

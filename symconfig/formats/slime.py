@@ -5,20 +5,10 @@ Names and defaults are those of slime 0.3.1, slime/utils/arguments.py and slime/
 
 from __future__ import annotations
 
-from typing import Any
-
-from symconfig.formats.keys import Key, keys
+from symconfig.formats.keys import Key, Trainer, if_set, keys, of_algorithm
 
 # The advantage of each algorithm, and what else makes it that one (scripts/ and docs of slime).
 ADVANTAGES = {"grpo": "grpo", "dapo": "grpo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
-
-
-def _of(algorithm: str) -> Any:
-    return lambda run: run.rl.algorithm == algorithm
-
-
-def _regularised(value: object) -> Any:
-    return lambda run: value if run.rl.reference else None
 
 
 ROLLOUT = keys(num_rollout="training.train_iters", rollout_batch_size="rl.prompts",
@@ -27,10 +17,11 @@ ROLLOUT = keys(num_rollout="training.train_iters", rollout_batch_size="rl.prompt
                rollout_max_context_len="rl.longest", rollout_temperature=1, rollout_shuffle=True, rm_url="rewards.url",
                balance_data=True)  # fmt: skip
 ALGORITHM = keys(advantage_estimator=("rl.algorithm", "grpo", lambda run: ADVANTAGES[run.rl.algorithm]),
-                 calculate_per_token_loss=_of("dapo"), normalize_advantages=_of("reinforce_plus_plus"),
+                 calculate_per_token_loss=of_algorithm("dapo", True),
+                 normalize_advantages=of_algorithm("reinforce_plus_plus", True),
                  eps_clip="clip.low", eps_clip_high="clip.high", use_kl_loss="rl.reference",
-                 kl_loss_coef=_regularised(0.001), kl_loss_type=_regularised("low_var_kl"),
-                 entropy_coef=("rl.entropy", None, lambda run: 0.001 if run.rl.entropy else 0.0))  # fmt: skip
+                 kl_loss_coef=if_set("rl.reference", 0.001), kl_loss_type=if_set("rl.reference", "low_var_kl"),
+                 entropy_coef=("rl.entropy", None, if_set("rl.entropy", 0.001, 0.0)))  # fmt: skip
 BATCH = keys(use_dynamic_batch_size="actor.dynamic", max_tokens_per_gpu="actor.tokens")
 SGLANG = keys(
     colocate=("colocated", None, lambda run: run.rl.placement == "colocated"),
@@ -53,4 +44,4 @@ LOGGING = keys(use_wandb=lambda run: run.training.wandb_project is not None, wan
                )  # fmt: skip
 # What is read alone; an option of Megatron-LM has another meaning.
 READ = {"actor_num_nodes": Key("", 1), "actor_num_gpus_per_node": Key("", 8), "micro_batch_size": Key("", 1)}
-KEYS = {**ROLLOUT, **ALGORITHM, **BATCH, **SGLANG, **READ}
+SLIME = Trainer(name="slime", release="0.3.1", dashes=("--", "-"), keys=ROLLOUT | ALGORITHM | BATCH | SGLANG | READ)

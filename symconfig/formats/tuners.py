@@ -12,36 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Backend
-from symconfig.formats.keys import Keys, keys, lora
-from symconfig.formats.links import value_of
+from symconfig.formats.keys import Keys, Trainer, if_set, keys, lora, of_algorithm
 
 # Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
 SEQUENCE = (
     "seq_length", "seq_len", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "sequence_len",
     "block_size", "max_length",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trainer:
-    """A trainer of reinforcement learning or fine-tuning.
-
-    release: version whose defaults hold. keys: its options by name, with their defaults. longest: its options for the
-    longest prompt and response; whole: for both together. dashes: prefix of an option on the command line, and
-    separator of its words. offload: option that moves an unused reference to the host.
-    """
-
-    name: str
-    release: str
-    keys: Keys = field(default_factory=dict)
-    longest: tuple[str, str] = ("rl.prompt_length.max", "rl.response_length.max")
-    dashes: tuple[str, str] = ("--", "_")
-    offload: str | None = None
-    whole: str | None = None
-
-    def spelled(self, key: str) -> str:
-        """Return the option as it is written on the command line."""
-        return self.dashes[0] + key.replace("_", self.dashes[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,14 +35,13 @@ class Tuner(Trainer):
     words for the adapted modules.
 
     halves: by default it computes in bf16 and holds weights in it; published: it loads weights in their published type.
-    casts: trained weights become fp32; widens: in shards of FSDP 2 all weights do (Accelerate 1.11 or older,
-    utils/fsdp_utils.py, fsdp2_prepare_model; later ones leave frozen weights). spreads: one process with several GPUs
+    casts: trained weights become fp32, in shards of FSDP 2 all weights (Accelerate 1.11 or older, utils/fsdp_utils.py,
+    fsdp2_prepare_model; later ones leave frozen weights). spreads: one process with several GPUs
     distributes the layers over them. at_once: the least number of sequences of an update if no accumulation is given.
     padded: the responses of a rank are padded together. megatron: Megatron-LM's words for its own defaults, by the
     option that replaces them.
     """
 
-    longest: tuple[str, str] = ("max_length", "max_length")
     commands: Mapping[str, bool] = field(default_factory=dict)
     scripts: re.Pattern[str] | None = None
     own: frozenset[str] = frozenset()
@@ -74,15 +50,13 @@ class Tuner(Trainer):
     usual: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
-    target: str = ""
+    target: str | None = None
     planned: Backend = "deepspeed"
     kinds: tuple[str, str] = ("lora", "lora")
-    modules: tuple[str, ...] = ("--lora_target_modules", "all-linear")
     switched: bool = False
     halves: bool = False
     published: bool = False
     casts: bool = False
-    widens: bool = False
     spreads: bool = False
     at_once: int = 1
     padded: bool = False
@@ -111,9 +85,7 @@ TRL = Tuner(
     release="1.16.0",
     commands={"trl": False},
     scripts=re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.|(?:.*/)?trl_)(?P<done>\w+?)(?:\.py)?"),
-    longest=("max_prompt_length", "max_completion_length"),
     planned="fsdp",
-    modules=(),
     switched=True,
     padded=True,
     keys=_unset(
@@ -133,7 +105,6 @@ LLAMAFACTORY = Tuner(
     usual="sft",
     dashes=("", "_"),
     casts=True,
-    widens=True,
     names={
         "cutoff_len": "max_length", "lora_rank": "lora_r", "lora_target": "lora_target_modules", "pref_beta": "beta",
         "pref_loss": "loss_type", "flash_attn": "attn_implementation", "enable_liger_kernel": "use_liger_kernel",
@@ -152,7 +123,6 @@ SWIFT = Tuner(
     own=frozenset(("tuner_type", "train.tuner_type", "train_type", "rlhf_type", "torch_dtype", "attn_impl")),
     core=frozenset(("tensor_model_parallel_size", "micro_batch_size")),
     method="rlhf_type",
-    longest=("max_length", "max_completion_length"),
     target="ms-swift-deepspeed",
     kinds=("lora", "full"),
     halves=True,
@@ -203,7 +173,6 @@ TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accele
     name="transformers",
     release="5.24.0",
     planned="fsdp",
-    modules=(),
     switched=True,
     published=True,
     names=dict.fromkeys(SEQUENCE, "max_length"),
@@ -214,9 +183,7 @@ TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they
 
 def _where(field: str, **constants: object) -> Keys:
     """Return keys that are written with a constant where the run's field is true, and else left out."""
-    return keys(
-        "", **{name: lambda run, v=value: v if value_of(run, field) else None for name, value in constants.items()}
-    )
+    return keys("", **{name: if_set(field, value) for name, value in constants.items()})
 
 
 # What rendering writes, by sections of the YAML; fields as of `render.tuning`.
@@ -231,13 +198,13 @@ TRL_MODEL = {
 TRL_STEP = {
     "algorithm": keys(
         loss_type=lambda run: "dapo" if run.rl.algorithm == "dapo" else "grpo",
-        mask_truncated_completions=lambda run: run.rl.algorithm == "dapo" or None,
-        importance_sampling_level=lambda run: "sequence" if run.rl.algorithm == "gspo" else None,
+        mask_truncated_completions=of_algorithm("dapo", True),
+        importance_sampling_level=of_algorithm("gspo", "sequence"),
         epsilon="clip.low",
         epsilon_high="clip.high",
-        beta=lambda run: 0.001 if run.rl.reference else 0.0,
+        beta=if_set("rl.reference", 0.001, 0.0),
         num_iterations="rl.epochs",
-        entropy_coef=lambda run: 0.001 if run.rl.entropy else None,
+        entropy_coef=if_set("rl.entropy", 0.001),
     ),
     "generation": keys(
         generation_batch_size="rl.sequences",
@@ -253,7 +220,7 @@ TRL_STEP = {
 }
 AXOLOTL_WRITTEN = {
     "model": {
-        **keys(base_model="named", reinit_weights=lambda run: None if run.tuned else True),
+        **keys(base_model="named", reinit_weights=if_set("tuned", None, True)),
         **keys(attn_implementation="attention"),
         **keys(adapter=lambda run: run.adapter and ("qlora" if run.quantised else "lora")),
         **_where("quantised", load_in_4bit=True),
@@ -279,7 +246,7 @@ SWIFT_WRITTEN = {
     "MODEL": {
         **keys(model="named", use_hf=True, model_type="model.model_type", template="template", torch_dtype="dtype"),
         **keys(attn_impl=lambda run: "flash_attn" if run.unpadded else run.attention),
-        **keys(tuner_type=lambda run: "lora" if run.adapter else "full"),
+        **keys(tuner_type=if_set("adapter", "lora", "full")),
         **lora("lora_rank", "lora_alpha", "lora_dropout", "target_modules"),
         **_where("quantised", quant_method="bnb", quant_bits=4, bnb_4bit_quant_type="nf4"),
         **_where("quantised", bnb_4bit_use_double_quant=True),
@@ -296,7 +263,7 @@ LLAMAFACTORY_WRITTEN = {
     "model": {
         **keys(
             model_name_or_path="named",
-            train_from_scratch=lambda run: None if run.tuned else True,
+            train_from_scratch=if_set("tuned", None, True),
             flash_attn=lambda run: "disabled" if run.attention == "eager" else run.attention,
             disable_gradient_checkpointing=lambda run: not run.recomputes,
         ),
@@ -306,7 +273,7 @@ LLAMAFACTORY_WRITTEN = {
     },
     "method": {
         **keys(stage="stage", do_train=True, pref_loss="preference.pref_loss", pref_beta="preference.beta"),
-        **keys(finetuning_type=lambda run: "lora" if run.adapter else "full"),
+        **keys(finetuning_type=if_set("adapter", "lora", "full")),
         **lora("lora_rank", "lora_alpha", "lora_dropout", ""),
         **keys(lora_target=lambda run: run.adapter and ",".join(run.adapter.targets)),
         **keys(freeze_vision_tower="model.vision.frozen", freeze_multi_modal_projector="model.vision.projector_frozen"),

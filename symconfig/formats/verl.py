@@ -7,12 +7,12 @@ sft_trainer_engine.yaml. What the job does not say of the algorithm is left as v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from symconfig.formats.keys import Key, Value, keys, lora, where
+from symconfig.formats.keys import Key, Trainer, Value, if_set, keys, lora, of_algorithm, where
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.releases import fuses_rotations
 
+VERL = Trainer(name="verl", release="0.9.1", dashes=("", "_"), offload="ref.megatron.param_offload=True")
 ACTOR, ROLLOUT, REFERENCE, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
 ENGINES = ("vllm", "sglang")
 SECTIONS = {"actor": ACTOR, "critic": "critic"}  # of the trained models
@@ -22,8 +22,7 @@ ADVANTAGES = {"grpo": "grpo", "dapo": "grpo", "gspo": "grpo", "rloo": "rloo",
 _AGGREGATED = {"dapo": "token-mean", "gspo": "seq-mean-token-mean"}
 
 
-def _experts(run: Any) -> object:
-    return True if run.model.experts else None
+_experts = if_set("model.experts", True)
 
 
 def _megatron(role: str) -> dict[str, Key]:
@@ -110,10 +109,10 @@ def _reward(at: str, model: str) -> dict[str, Key]:
 
 ALGORITHM = {
     **keys("algorithm", adv_estimator=("rl.algorithm", "gae", lambda run: ADVANTAGES[run.rl.algorithm])),
-    **keys(f"{ACTOR}.policy_loss", loss_mode=lambda run: "gspo" if run.rl.algorithm == "gspo" else None),
+    **keys(f"{ACTOR}.policy_loss", loss_mode=of_algorithm("gspo", "gspo")),
     **keys(ACTOR, loss_agg_mode=lambda run: _AGGREGATED.get(run.rl.algorithm), clip_ratio_low="clip.low",
            clip_ratio_high="clip.high", use_kl_loss="rl.reference",
-           entropy_coeff=("rl.entropy", None, lambda run: 0.001 if run.rl.entropy else 0)),
+           entropy_coeff=("rl.entropy", None, if_set("rl.entropy", 0.001, 0))),
 }  # fmt: skip
 DATA = keys(
     "data",
@@ -159,7 +158,7 @@ FSDP_ACTOR = {
     **_fsdp("actor", f"{ACTOR}.fsdp_config", MODEL),
     **lora(f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", "", f"{MODEL}.target_modules", unset=(None, 16, None)),
     # The frozen weights are read from the model's files.
-    **keys(ROLLOUT, load_format=lambda run: "safetensors" if run.adapter else None),
+    **keys(ROLLOUT, load_format=if_set("adapter", "safetensors")),
     # A second copy of the actor, whose shards would be on all GPUs.
     **keys(f"{REFERENCE}.fsdp_config", fsdp_size="reference.shards"),
     **keys(f"{ACTOR}.optim", betas=lambda run: [run.training.adam_beta1, run.training.adam_beta2],

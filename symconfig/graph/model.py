@@ -14,7 +14,7 @@ from symconfig.descriptor.architectures.keys import SCORE_BIAS
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, NO_MIXER, Adapter, AdapterTarget, Attention
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem, Problems
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Builder, Place
 from symconfig.graph.blocks import streams
@@ -33,15 +33,12 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     `written_for` the model_type. shared_heads: see Scheme.
     """
     how = (how or Implementation()).written_for(model.model_type)
-    problems = [
+    Problems(
         Problem(sentence, field="mixers", got=mixer.block)
         for mixer in model.mixers
         if mixer.block != NO_MIXER
         for sentence in parts().mixer(mixer.block).problems(mixer)
-    ]
-    if problems:
-        raise InputError(problems)
-
+    ).check()
     quantises = model.adapter is not None and model.adapter.method == "qlora"
 
     def context() -> Context:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from symconfig.cost.machine import cluster_constants
 from symconfig.descriptor.cluster import SHARES
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.configuration import MegatronConfiguration
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.recover.namespace import printed_namespace
 from symconfig.existing.recover.uncounted import counted
+from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.measured.training_log import TrainingLog
 from symconfig.solve.predict import Timer
 
@@ -36,6 +38,7 @@ _RATES: Mapping[str, tuple[str, ...]] = {
     "links within a node": ("link_efficiency",),
     "network between nodes": ("network_efficiency",),
 }
+_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _BALANCE = "load imbalance of experts"
 
 
@@ -139,13 +142,11 @@ def _check(judged: Judged, log: TrainingLog) -> None:
         "GPUs": (judged.plan.best.configuration.world_size, log.degrees.get("world")),
         "global batch": (judged.plan.best.configuration.global_batch, log.steady.samples if log.steady else None),
     }
-    wrong = [
+    Problems(
         Problem(f"is of another job: its {name} differ", file=log.path, got=str(theirs), need=str(mine))
         for name, (mine, theirs) in ours.items()
         if theirs is not None and theirs != mine
-    ]
-    if wrong:
-        raise InputError(wrong)
+    ).check()
 
 
 def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
@@ -210,10 +211,16 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
 
 
 def _text(value: object) -> str:
-    """Return a value as a text to compare: numbers as short as they are, several values with blanks between them."""
+    """Return a value as a text to compare: numbers as short as they are, several values with blanks between them, also
+    those of a list expression such as ([0]*3+[1]*58), and torch's types by their short names.
+    """
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
+    text = f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "").removeprefix("torch.")
+    if text[:1] in ("[", "("):
+        with suppress(ValueError):
+            return _text(layer_pattern(text))
+    return _TYPES.get(text, text)
 
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:

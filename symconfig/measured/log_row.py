@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import printed_namespace
 from symconfig.existing.recover.run import Run, Supplied
@@ -101,10 +101,8 @@ def run_of(log: TrainingLog, cluster: ClusterDescriptor, additions: Additions) -
     # Megatron-LM computes it from one of them, which a shortened log may lack.
     if not any(map(names.get, _CHUNKS)) and (chunks := names.get("virtual_pipeline_model_parallel_size")):
         names[_CHUNKS[0]] = chunks
-    try:
+    with reworded(lambda problem: replace(problem, file=log.path)):
         return megatron.run(printed_namespace(names), gpus, cluster, Supplied(model=additions.model))
-    except InputError as error:
-        raise InputError([replace(one, file=log.path) for one in error.problems]) from None
 
 
 def whole(names: Mapping[str, Value], *choices: str) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements, load_measurements
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.measured.calibrate import Calibration, GpuType, calibrate, gpu_type
 from symconfig.measured.judge import Judged, judge_case
 from symconfig.measured.log_row import Additions, read_back
@@ -36,22 +36,18 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
     do not name their GPUs. None: each group has its first run's cluster. additions: complete training logs. Raises
     InputError with the problems of all files, or, with the remarks, if no timed run is left.
     """
-    problems: list[Problem] = []
-    timed: list[Timed] = []
-    remarks: list[str] = []
+    problems, timed, remarks = Problems(), list[Timed](), list[str]()
+
+    def add(path: Path) -> None:
+        """Add the runs and remarks of one file. Raises InputError."""
+        measured = path.suffix.lower() in MEASUREMENTS
+        some, remark = _file(path, cluster) if measured else _log(path, cluster, additions or Additions())
+        timed.extend(some)
+        remarks.extend(remark)
+
     for path in paths:
-        try:
-            if path.suffix.lower() in MEASUREMENTS:
-                runs_of_file, remark = _file(path, cluster)
-            else:
-                runs_of_file, remark = _log(path, cluster, additions or Additions())
-        except InputError as error:
-            problems += error.problems
-            continue
-        timed += runs_of_file
-        remarks += remark
-    if problems:
-        raise InputError(problems)
+        problems.read(add, path)
+    problems.check()
     groups: dict[GpuType, tuple[ClusterDescriptor, list[Timed]]] = {}
     for known in [cluster] if cluster else [item.case.cluster for _, item in timed]:
         groups.setdefault(gpu_type(known), (known, []))
@@ -153,29 +149,23 @@ def read(names: Sequence[str]) -> Read:
     The same file (by real path) is read once, and files of one name are merged. Raises InputError with all files that
     cannot be read, else with row ids that two files share.
     """
-    problems, read_files = list[Problem](), dict[Path, Measurements]()
-    for name in names:
+    problems, read_files = Problems(), dict[Path, Measurements]()
+    for path in (path for name in names for path in problems.read(in_folder, Path(name)) or ()):
+        if os.path.realpath(path) in {os.path.realpath(known) for known in read_files}:
+            continue  # a file that a folder before it holds
         try:
-            paths = in_folder(Path(name))
+            read_files[path] = load_measurements(path)
         except InputError as error:
-            problems += error.problems
-            continue
-        for path in paths:
-            if os.path.realpath(path) in {os.path.realpath(known) for known in read_files}:
-                continue  # a file that a folder before it holds
-            try:
-                read_files[path] = load_measurements(path)
-            except InputError as error:
-                if path.suffix in MEASUREMENTS:
-                    problems += error.problems
-                elif not path.exists():
-                    problems.append(error.problems[0])
-                else:
-                    need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
-                    hint = "symconfig calibrate, if it is a log"
-                    problems.append(Problem("holds no measured runs", file=str(path), need=need, hint=hint))
-    if problems := problems or _shared(read_files):
-        raise InputError(problems)
+            if path.suffix in MEASUREMENTS:
+                problems.add(*error.problems)
+            elif not path.exists():
+                problems.add(error.problems[0])
+            else:
+                need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
+                hint = "symconfig calibrate, if it is a log"
+                problems.add(Problem("holds no measured runs", file=str(path), need=need, hint=hint))
+    problems.check()
+    Problems(_shared(read_files)).check()
     return merged(tuple((path.stem, content) for path, content in read_files.items()))
 
 

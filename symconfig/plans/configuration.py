@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from symconfig.descriptor.strict import Count, PositiveInt
-from symconfig.format import several
+from symconfig.format import nested, several
 
 ZeroStage = Literal[0, 1, 2, 3]
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
@@ -91,6 +92,11 @@ class Configuration:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def degrees(self) -> list[str]:
+        """Return the degrees above 1 in words: `tp 4`, `dp 8`."""
+        return [f"{name} {value}" for name in DEGREES if (value := getattr(self, name)) > 1]
+
+    @property
     def edp(self) -> int:
         """Return the number of replicas of each expert within a pipeline stage."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
@@ -149,13 +155,7 @@ class Configuration:
         recompute_layers without full recompute, are None there: they have no effect.
         """
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
-        data: dict[str, Any] = {}
-        for name, path in PLACES.items():
-            section = data
-            for step in path[:-1]:
-                section = section.setdefault(step, {})
-            section[path[-1]] = None if idle.get(name) else getattr(self, name)
-        return data
+        return nested({".".join(at): None if idle.get(name) else getattr(self, name) for name, at in PLACES.items()})
 
 
 FIELDS = tuple(one.name for one in fields(Configuration))
@@ -218,7 +218,7 @@ _IDLE = {"cp_comm": "p2p", "recompute_layers": 1}  # None in plan.json where the
 SWITCH: Mapping[str, bool] = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Extra:
     """An option that a search chooses beside the degrees: all that the planner states of it.
 
@@ -240,9 +240,11 @@ class Extra:
     still: bool = False
     least: int = 1
 
-    @property
+    @cached_property
     def usual(self) -> Any:
-        """Return the value that the framework has by default: the first of `values`, 1 for a number of groups."""
+        """Return the value that the framework has by default: the first of `values`, 1 for a number of groups.
+        Cached: a search asks 60,000 times.
+        """
         return next(iter(self.values.values()), 1)
 
 

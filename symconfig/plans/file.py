@@ -27,7 +27,7 @@ from symconfig.plans.configuration import PLACES, SECTIONS, flat
 from symconfig.plans.history import History
 from symconfig.plans.plan import INPUTS, SCHEMA, SOMETIMES, Candidate, OtherPlans, Plan, Search, digest, signed
 from symconfig.plans.rl import PlannedRl, PlannedStep
-from symconfig.resources import content
+from symconfig.resources import content, missing
 
 MAX_BYTES = 64 * 1024 * 1024
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
@@ -87,14 +87,18 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
     callers that solve again from the inputs. Raises InputError if there is no such file, it is YAML, larger than
     MAX_BYTES or no plan of this version, or was edited.
     """
-    file = _file(path)
+    file, hint = _file(path), "symconfig plan ... --out DIR"
     if not os.path.lexists(file):
-        what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
-        raise InputError(what, file=str(path), hint="symconfig plan ... --out DIR")
+        if path.is_dir():
+            raise InputError("there is no plan.json in this folder", file=str(path), hint=hint)
+        raise InputError([missing(path, "there is no such file or folder", hint)])
     if file.suffix in (".yaml", ".yml"):
         hint = f"symconfig plan {path} --out DIR, where it is a job"
         raise InputError("this is a YAML file, a plan is a folder or its plan.json", file=str(path), hint=hint)
-    return parse_plan(_text(file), str(file), accept_edits)
+    text = _text(file)
+    if text.strip()[:1] not in ("", "{"):
+        raise InputError("this is no plan, a plan is a folder or its plan.json", file=str(path), hint=hint)
+    return parse_plan(text, str(file), accept_edits)
 
 
 def edited(path: Path) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import WholeTraining
+from symconfig.errors import InputError
 from symconfig.format import json_text
 from symconfig.install import VERSION
 from symconfig.plans.configuration import Configuration, Precision
@@ -88,10 +89,6 @@ class Predicted:
     def benchmark_tokens_per_s_per_gpu(self) -> float:
         """Return the tokens/s per GPU with routing forced to balance; the plain rate if there is no such prediction."""
         return self.tokens_per_s_per_gpu * (self.step_s / self.balanced_step_s if self.balanced_step_s else 1.0)
-
-    def basis(self, quantity: str) -> str:
-        """Return ` (nine in ten of RUNS)` for the runs behind a quantity's interval; "" if none are recorded."""
-        return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +173,11 @@ class Candidate:
         return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
 
     @property
+    def tokens_per_s(self) -> float:
+        """Return the predicted tokens per second of all GPUs."""
+        return self.predicted.tokens_per_s_per_gpu * self.configuration.world_size
+
+    @property
     def shard_ranks(self) -> int | None:
         """Return how many ranks ZeRO shards over if there are several optimizer instances; None for a single one."""
         c = self.configuration
@@ -227,6 +229,18 @@ class Plan:
     tuned: tuple[PlannedStep, ...] = ()
 
     @property
+    def ranked(self) -> tuple[Candidate, ...]:
+        """Return all candidates that are shown, the best first."""
+        return (self.best, *self.alternatives)
+
+    def candidate(self, rank: int) -> Candidate:
+        """Return the candidate of a rank; 1 is the best. Raises InputError without one."""
+        if not 1 <= rank <= len(self.ranked):
+            need = f"a whole number from 1 to {len(self.ranked)}"
+            raise InputError("out of range", field="candidate", got=str(rank), need=need)
+        return self.ranked[rank - 1]
+
+    @property
     def steps(self) -> tuple[PlannedStep, ...]:
         """Return the whole step around each candidate (reinforcement learning or tuning); () for plain training."""
         return self.rl or self.tuned
@@ -234,8 +248,7 @@ class Plan:
     @property
     def fastest(self) -> Candidate:
         """Return the candidate with the shortest step, shown or not."""
-        shown = (self.best, *self.alternatives)
-        return self.beside.fastest or min(shown, key=lambda one: one.predicted.step_s)
+        return self.beside.fastest or min(self.ranked, key=lambda one: one.predicted.step_s)
 
     @property
     def training(self) -> WholeTraining:

@@ -40,6 +40,11 @@ class PlannedPhase:
     holds: dict[str, float]
     tokens: int = 0
 
+    @classmethod
+    def of(cls, name: str, seconds: float, holds: dict[str, float], tokens: int = 0) -> PlannedPhase:
+        """Return the phase whose bytes are the sum of its parts."""
+        return cls(name, seconds, sum(holds.values()), holds, tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from symconfig.descriptor.document import called
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem, among
+from symconfig.errors import InfeasibleError, InputError, Problem, Problems, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.target import LAUNCH, Target, split, together
@@ -83,19 +83,20 @@ def overlaid(templates: Path) -> dict[str, Target]:
     if "\0" in str(templates) or not templates.is_dir():
         raise InputError("there is no such folder", file=repr(str(templates)), field="--templates")
     folders = {path.name: path for path in sorted(templates.iterdir()) if path.is_dir() and path.name[0] != "."}
-    problems = [
+    problems = Problems(
         Problem("is no target", file=str(path), **among(name, known))
         for name, path in folders.items()
         if name not in known
-    ]
-    problems += [
-        Problem("would stand in the place of a file that symconfig writes itself", file=str(path / name))
-        for path in folders.values()
-        for name in _RESERVED
-        if (path / name).exists()
-    ]
-    if problems:
-        raise InputError(problems)
+    )
+    problems.add(
+        *(
+            Problem("would stand in the place of a file that symconfig writes itself", file=str(path / name))
+            for path in folders.values()
+            for name in _RESERVED
+            if (path / name).exists()
+        )
+    )
+    problems.check()
     return {
         name: replace(target, folders=(folders[name], *target.folders)) if name in folders else target
         for name, target in known.items()
@@ -171,29 +172,23 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
     InputError with all unknown names, wrong settings, and launchers named twice with other settings.
     """
     known = None if templates is None else overlaid(templates)
-    wrong: list[Problem] = []
-    chosen: list[Target] = []
-    if target is not None:
-        try:
-            chosen.append(named(target, known))
-        except InputError as error:
-            wrong += error.problems
-    starting: dict[str, Target] = {}
+    problems, starting = Problems(), dict[str, Target]()
+    chosen = problems.read(lambda name: named(name, known), target)
     for word in dict.fromkeys(launch):
-        try:
-            name, given = split(word)
-            if name not in every_launcher():
-                raise InputError(_unknown(every_launcher(), name, "launcher"))
-            source = every_launcher()[name].with_settings(given)
-        except InputError as error:
-            wrong += error.problems
-            continue
-        if source.name in starting:
-            wrong.append(Problem("is asked for twice", field="launcher", got=repr(source.name)))
-        starting[source.name] = source
-    if wrong:
-        raise InputError(wrong)
-    return [*chosen, *starting.values()]
+        if (source := problems.collect(partial(_launcher, word))) is not None:
+            if source.name in starting:
+                problems.add(Problem("is asked for twice", field="launcher", got=repr(source.name)))
+            starting[source.name] = source
+    problems.check()
+    return [*filter(None, [chosen]), *starting.values()]
+
+
+def _launcher(word: str) -> Target:
+    """Return the launcher of a text like slurm:partition=big with its settings. Raises InputError."""
+    name, given = split(word)
+    if name not in every_launcher():
+        raise InputError(_unknown(every_launcher(), name, "launcher"))
+    return every_launcher()[name].with_settings(given)
 
 
 def _unknown(known: Mapping[str, Target] | Mapping[str, str], name: str, field: str) -> Problem:

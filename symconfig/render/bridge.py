@@ -10,6 +10,7 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm, Position
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.format import nested
 from symconfig.formats.megatron import LLAMA3_FIXED, MLA_FIXED
 from symconfig.formats.renamed import BRIDGE, RECIPES, SECTIONS
 from symconfig.frameworks.known import BACKENDS
@@ -91,9 +92,8 @@ def sections(plan: Plan) -> Sections:
     if problems := [*problems, *unknown]:
         raise InfeasibleError(problems)
     fields = {**_defaults(plan), **given, **_always(plan)}
-    split = [(path.partition("."), value) for path, value in fields.items()]
-    by_section = {section: {name: value for (of, _, name), value in split if of == section} for section in SECTIONS}
-    return {section: named for section, named in by_section.items() if named}
+    by_section = nested(fields)
+    return {section: by_section[section] for section in SECTIONS if section in by_section}
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:

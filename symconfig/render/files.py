@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Problems
 from symconfig.format import lone
 from symconfig.resources import MARKER, cannot_be_written, write_folder
 
@@ -128,16 +128,15 @@ def check_folder(out: Path, force: bool, files: Iterable[str] = ()) -> None:
         why = "in a folder that is not yours to write" if above.is_dir() else "below a file"
         what = f"the output folder cannot be made {why}"
         raise InputError(what, file=str(out), got=str(above), hint="another --out")
-    problems = []
+    problems = Problems()
     for path in (*files, MARKER) if taken else ():
         for step in (out / path, *(out / path).parents):
             if step == out:
                 break
             if step.is_symlink():
-                problems.append(Problem("is a symbolic link in the way", file=str(step)))
+                problems.add(Problem("is a symbolic link in the way", file=str(step)))
             elif step == out / path and step.is_dir():
-                problems.append(Problem("is a folder where a file must go", file=str(step)))
+                problems.add(Problem("is a folder where a file must go", file=str(step)))
             elif step != out / path and step.exists() and not step.is_dir():
-                problems.append(Problem("is a file where a folder must go", file=str(step)))
-    if problems:
-        raise InputError(problems)
+                problems.add(Problem("is a file where a folder must go", file=str(step)))
+    problems.check()

@@ -304,12 +304,15 @@ def reward_url(plan: Plan) -> str:
 
 
 def reward_nodes(plan: Plan) -> tuple[int, int]:
-    """Return (nodes, GPUs of each) of the reward model's own GPUs in the plan; (0, 0) if it has none of its own. Nodes
-    are rounded up; fewer GPUs than a node's count as one node.
-    """
-    own, most = plan.rl[0].reward if plan.rl else None, plan.cluster.gpus_per_node
-    gpus = own.gpus if own is not None else 0
-    return (-(-gpus // most), min(gpus, most)) if gpus else (0, 0)
+    """Return (nodes, GPUs of each) of the reward model's own GPUs in the plan; (0, 0) if it has none of its own."""
+    own = plan.rl[0].reward if plan.rl else None
+    return own_nodes(plan, 0 if own is None else own.gpus)
+
+
+def own_nodes(plan: Plan, gpus: int) -> tuple[int, int]:
+    """Return (nodes, GPUs of each) of a role's own GPUs, (0, 0) for none; nodes are rounded up."""
+    most = plan.cluster.gpus_per_node
+    return -(-gpus // most), min(gpus, most)
 
 
 def critic(plan: Plan) -> str | None:

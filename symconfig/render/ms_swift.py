@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import PLAIN
 from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.keys import write
 from symconfig.formats.renamed import EXTRA, MS_SWIFT
-from symconfig.formats.tuners import SWIFT_WRITTEN
+from symconfig.formats.tuners import SWIFT, SWIFT_WRITTEN
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.releases import between
@@ -33,7 +31,7 @@ from symconfig.render.megatron_args import Group
 from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING, training_problem
 from symconfig.render.target import Target, translated
 
-NAME = "ms-swift"
+NAME, RELEASE, BRIDGE_RELEASE = SWIFT.name, SWIFT.release, "1.6.5"
 # Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
 _RESUME_COMMAND = translated(
     {
@@ -43,7 +41,6 @@ _RESUME_COMMAND = translated(
         "--no-load-rng": "--no_load_rng true",
     }
 )
-RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
 IGNORED_FIELDS = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
@@ -58,7 +55,7 @@ TOWERS = {
     "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5", "glm4v": "glm4v", "glm4v_moe": "glm4_5v", "llama4": "llama4",
     "internvl": "internvl_hf",
 }  # fmt: skip
-LLAMA3_VOCABULARY, LLAMA3_TEMPLATE = 128256, "llama3_2"  # the tokenizer tells Llama 3 from its forerunners
+_LLAMA3 = "llama3_2"
 Values = dict[str, Any]
 
 
@@ -72,7 +69,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
         "release": RELEASE,
         "bridge_release": BRIDGE_RELEASE,
-        "command_name": stage(plan),
+        "command_name": shared.loss_of(plan),
         "sections": sections(plan),
         "loaded_as": loaded_as(plan),
         "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
@@ -80,11 +77,6 @@ def variables(plan: Plan) -> dict[str, object]:
         "wants": shared.modules_wanted(plan),
         "notes": tuple(_notes(plan)),
     }
-
-
-def stage(plan: Plan) -> str:
-    """Return ms-swift's command: "pt" (loss over every token) or "sft" (answers only)."""
-    return "pt" if shared.pretrains(plan) else "sft"
 
 
 def sections(plan: Plan) -> dict[str, Values]:
@@ -164,20 +156,12 @@ def _model(plan: Plan) -> Values:
     name = plan.job.training.hf_weights or plan.model.huggingface_id
     vision, pixels = plan.model.vision, shared.pixels(plan)
     fields: Values = {"model": name, "use_hf": True} if name else {}
-    fields |= {"model_type": shared.outer_type(plan.model), "template": template(plan.model)}
+    known = shared.template(plan.model, TEMPLATES | TOWERS, _LLAMA3) or ""
+    fields |= {"model_type": shared.outer_type(plan.model), "template": known}
     if vision is not None:
         fields |= {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
         fields |= {"vit_gradient_checkpointing": False, **({} if pixels is None else {"max_pixels": pixels})}
     return fields
-
-
-def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType({**TEMPLATES, **TOWERS})) -> str:
-    """Return the chat template of the model's family; "" for an unknown one, Llama 3's by its vocabulary of 128256.
-    known: templates by model_type (the vision tower's, if any).
-    """
-    if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
-        return LLAMA3_TEMPLATE
-    return known.get(shared.outer_type(model), "")
 
 
 def _groups(plan: Plan) -> tuple[Group, ...]:
@@ -252,7 +236,7 @@ def _notes(plan: Plan) -> Iterator[str]:
             f"`{loaded_as(plan)}` is the folder of one checkpoint, with latest_checkpointed_iteration.txt in it, "
             "and must be there: of a run of ms-swift, last-checkpoint in its output_dir"
         )
-    if stage(plan) == "pt":
+    if shared.pretrains(plan):
         yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
 
 
@@ -274,12 +258,12 @@ def _swift(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of ms-swift with DeepSpeed; the command is rlhf for preferences, else pt or sft.
     No last_checkpoint: the run's own last one is refused. Raises as `target_modules` for an adapter.
     """
-    padded = trainer.padded(plan, "max_length")
-    own = ["Training starts from the published weights: ms-swift has no random ones"] if stage(plan) == "pt" else padded
+    published = ["Training starts from the published weights: ms-swift has no random ones"]
+    own = published if shared.pretrains(plan) else trainer.padded(plan, "max_length")
     return {
         "framework": f"ms-swift {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "release": RELEASE,
-        "command_name": "rlhf" if plan.job.preference else stage(plan),
+        "command_name": "rlhf" if plan.job.preference else shared.loss_of(plan),
         "sections": swift_sections(plan),
         "last_checkpoint": None,
         "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
@@ -303,8 +287,8 @@ def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """
     arguments = trainer.arguments(plan, JSON_AUTO)
     del arguments["deepspeed"]
-    given = {"packs": _packs(plan), "unpadded": _without_padding(plan), "template": template(plan.model, _OF_SWIFT)}
-    run = tuners.run_of(plan, **given)
+    known = shared.template(plan.model, _OF_SWIFT, _LLAMA3)
+    run = tuners.run_of(plan, packs=_packs(plan), unpadded=_without_padding(plan), template=known or "")
     result: dict[str, dict[str, Any]] = {name: write(table, run) for name, table in SWIFT_WRITTEN.items()}
     if plan.job.preference is not None:
         preference = learning.preference(plan)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from symconfig.errors import Problem
+from symconfig.format import nested
 from symconfig.formats import nemo_rl as formats
 from symconfig.formats.keys import write
 from symconfig.plans.plan import Plan
@@ -20,8 +21,6 @@ from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, nodes, training_problem
 from symconfig.render.target import Saving, Target, ignored
 
-NAME = "nemo-rl"
-RELEASE = "0.7.0"
 LEARNS = Learns(
     algorithms=formats.ALGORITHMS,
     engines=("vllm",),
@@ -45,8 +44,8 @@ def variables(plan: Plan) -> dict[str, object]:
     `_reward_gpus`; no arrays or environment variables. Raises as `load_model` for the reward model.
     """
     return {
-        "framework": f"NeMo-RL {RELEASE}",
-        "release": RELEASE,
+        "framework": f"NeMo-RL {formats.NEMO.release}",
+        "release": formats.NEMO.release,
         "sections": sections(plan),
         "arrays": {},
         "variables": (),
@@ -87,14 +86,7 @@ def sections(plan: Plan) -> dict[str, Any]:
     run.data_path = training.data_path[0] if training.data_path else None
     run.world = SimpleNamespace(gpus=where.gpus + gpus, nodes=where.count + count)
     rewards = formats.REWARDS if run.rl.reward_model is not None else {}
-    file: dict[str, Any] = {}
-    for key, value in write({**formats.STEP, **rewards, **formats.RUN}, run).items():
-        *at, name = key.split(".")
-        section = file
-        for part in at:
-            section = section.setdefault(part, {})
-        section[name] = value
-    return file
+    return nested(write({**formats.STEP, **rewards, **formats.RUN}, run))
 
 
 def _reward_gpus(plan: Plan) -> tuple[int, int]:
@@ -108,7 +100,7 @@ def _reward_gpus(plan: Plan) -> tuple[int, int]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=formats.NEMO.name,
         does="NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh",
         variables=variables,
         problems=_problems,

@@ -21,8 +21,6 @@ from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Target, ignored
 
-NAME = "openrlhf"
-RELEASE = "0.11.2"
 LEARNS = Learns(
     algorithms=tuple(formats.ADVANTAGES),
     engines=("vllm",),
@@ -47,10 +45,9 @@ def variables(plan: Plan) -> dict[str, object]:
     `learning.critic`) only with RL. reward_nodes, critic_nodes: [nodes, GPUs of each] of their own; zeros without.
     """
     arrays, training = _arrays(plan), plan.training
-    gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
-        "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
-        "release": RELEASE,
+        "framework": f"OpenRLHF {formats.OPENRLHF.release} with DeepSpeed",
+        "release": formats.OPENRLHF.release,
         "arrays": arrays,
         "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
@@ -63,7 +60,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "reward_url": learning.reward_url(plan),
         "reward_nodes": list(learning.reward_nodes(plan)),
         "critic": None if plan.job.rl is None else learning.critic(plan),
-        "critic_nodes": [-(-gpus // most), min(gpus, most)],
+        "critic_nodes": list(learning.own_nodes(plan, (plan.job.rl and plan.job.rl.critic_gpus) or 0)),
     }
 
 
@@ -79,9 +76,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """
     yield from shared.problems(plan)
     rl = plan.job.rl
-    if plan.job.optimizer.name != "adam":
-        what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
-        yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
+    yield from learning.of_adam(plan, "OpenRLHF")
     if _packs(plan):
         yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:
@@ -129,7 +124,7 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=formats.OPENRLHF.name,
         does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) "
         "and for DPO (launch.sh)",
         variables=variables,

@@ -4,7 +4,7 @@ nodes, modules that options need, and notes on a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -88,6 +88,11 @@ def pretrains(plan: Plan) -> bool:
     return plan.model.adapter is None and plan.job.task in (None, "pretrain")
 
 
+def loss_of(plan: Plan) -> str:
+    """Return "pt" if the loss is over every token, "sft" if over answers only; as fine-tuning programs call it."""
+    return "pt" if pretrains(plan) else "sft"
+
+
 def fine_tuned(plan: Plan) -> bool:
     """Return whether training starts from existing weights."""
     return not pretrains(plan) or plan.job.training.hf_weights is not None
@@ -112,6 +117,18 @@ def outer_type(model: ModelDescriptor) -> str:
     language model's.
     """
     return model.model_type if model.vision is None else model.vision.model_type
+
+
+_LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
+
+
+def template(model: ModelDescriptor, known: Mapping[str, str], llama3: str) -> str | None:
+    """Return the chat template of the model's family, with a vision tower the tower's; None if it has none. known:
+    templates by model_type, but for Llama 3, which is known by its vocabulary and has `llama3`.
+    """
+    if model.vision is None and model.model_type == "llama" and model.vocab_size == _LLAMA3_VOCABULARY:
+        return llama3
+    return known.get(outer_type(model))
 
 
 def pixels(plan: Plan) -> int | None:

@@ -21,8 +21,6 @@ from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Saving, Target
 
-NAME = "slime"
-RELEASE = "0.3.1"
 LEARNS = Learns(
     algorithms=tuple(formats.ADVANTAGES),
     engines=("sglang",),
@@ -51,23 +49,21 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables: train.py colocated, train_async.py otherwise. PYTORCH_CUDA_ALLOC_CONF is dropped
     unless the placement is split: torch_memory_saver forbids expandable segments. Raises as `megatron.groups`.
     """
-    arrays, training, version = _arrays(plan), plan.training, megatron.version(plan)
+    arrays, version = _arrays(plan), megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.
     alone = learning.section(plan).placement == "split"
     exported = tuple(
         each for each in environment.variables(plan, version) if alone or each.name != "PYTORCH_CUDA_ALLOC_CONF"
     )
     return {
-        "framework": f"slime {RELEASE} with Megatron-LM {version}",
-        "release": RELEASE,
+        "framework": f"slime {formats.SLIME.release} with Megatron-LM {version}",
+        "release": formats.SLIME.release,
         "arrays": arrays,
         "program": "train.py" if learning.section(plan).placement == "colocated" else "train_async.py",
         "variables": exported,
         "passed": tuple(each.name for each in exported),
         "notes": tuple(shared.step_notes(plan)),
         "reward_url": learning.reward_url(plan),
-        "prompt_data": " ".join(training.data_path),
-        "tensorboard_dir": training.tensorboard_dir or "",
     }
 
 
@@ -123,7 +119,7 @@ def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=formats.SLIME.name,
         does="slime's arguments for reinforcement learning with Megatron-LM and SGLang, and train.sh",
         variables=variables,
         problems=_problems,

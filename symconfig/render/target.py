@@ -16,7 +16,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import LOSSES
-from symconfig.errors import InfeasibleError, InputError, Problem, among
+from symconfig.errors import InfeasibleError, InputError, Problem, Problems, among
 from symconfig.plans.plan import Plan
 from symconfig.render import shared
 from symconfig.render.files import ENDING, File, Files
@@ -201,8 +201,7 @@ class Target:
                 problems.append(Problem("is not a setting of this launcher", field=field, **near))
             elif not re.fullmatch(known[key].pattern, value):
                 problems.append(Problem("wrong value", field=field, got=repr(value), need=known[key].need))
-        if problems:
-            raise InputError(problems)
+        Problems(problems).check()
         chosen = Chosen(
             {key: given.get(key, setting.default) for key, setting in known.items()},
             {key.removeprefix(ENVIRONMENT): value for key, value in given.items() if key.startswith(ENVIRONMENT)},
@@ -294,17 +293,16 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
     same path, or a file's path is another's folder.
     """
     whose: dict[str, str] = {}
-    problems = []
+    problems = Problems()
     for source, item in ((source, item) for source, files in made for item in files):
         if (other := whose.setdefault(item.path, source.name)) != source.name:
             what = f"is written by {other} and by {source.name}"
-            problems.append(Problem(what, file=item.path, hint="another name for the template, or another --launcher"))
+            problems.add(Problem(what, file=item.path, hint="another name for the template, or another --launcher"))
     for path, name in whose.items():
         for parent in {*map(str, PurePosixPath(path).parents)} & whose.keys():
             what = f"{name} needs a folder where {whose[parent]} writes the file {parent}"
-            problems.append(Problem(what, file=path, hint="another name for the template"))
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem(what, file=path, hint="another name for the template"))
+    problems.check()
     return [item for _, files in made for item in files]
 
 

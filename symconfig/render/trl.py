@@ -23,7 +23,6 @@ from symconfig.render.learning import Compares, Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, of_fsdp, training_problem
 from symconfig.render.target import Target, ignored
 
-NAME = "trl"
 LEARNS = Learns(
     algorithms=("grpo", "dapo", "gspo"),
     engines=("vllm",),
@@ -123,7 +122,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 TARGETS = (
     Target(
-        name=NAME,
+        name=TRL.name,
         does="TRL's YAML for GRPO with vLLM beside it, DPO, KTO and rewards, "
         "DeepSpeed's JSON or Accelerate's file, launch.sh",
         variables=variables,

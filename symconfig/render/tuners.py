@@ -139,7 +139,6 @@ TOWERS = {
     "gemma3": "gemma3", "glm4v": "glm4v", "glm4v_moe": "glm4_5v", "llama4": "llama4", "llava": "llava",
     "mistral3": "mistral_small", "internvl": "intern_vl",
 }  # fmt: skip
-_LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
 _DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo", "dpo": "dpo_en_demo", "kto": "kto_en_demo"}
 _DEMO["rm"] = _DEMO["dpo"]
@@ -209,17 +208,12 @@ def stage(plan: Plan) -> str:
     """
     if plan.job.preference is not None:
         return _STAGES.get(plan.job.preference.means.task, plan.job.preference.means.task)
-    return "pt" if shared.pretrains(plan) else "sft"
+    return shared.loss_of(plan)
 
 
 def template(model: ModelDescriptor) -> str | None:
-    """Return the chat template of the model's family; None if LLaMA-Factory has none. Llama 3 is known by its
-    vocabulary. With a vision tower it is the tower's.
-    """
-    if model.vision is not None:
-        return TOWERS.get(model.vision.model_type)
-    llama3 = model.model_type == "llama" and model.vocab_size == _LLAMA3_VOCABULARY
-    return "llama3" if llama3 else _TEMPLATES.get(model.model_type)
+    """Return the chat template of the model's family, or of its vision tower; None if LLaMA-Factory has none."""
+    return shared.template(model, _TEMPLATES if model.vision is None else TOWERS, "llama3")
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:

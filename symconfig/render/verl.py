@@ -25,8 +25,6 @@ from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.shared import STEPS_COUNTING, refused
 from symconfig.render.target import Saving, Target, ignored
 
-NAME = "verl"
-RELEASE = "0.9.1"
 _KINDS = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora"}  # of adapters, by Megatron-Bridge's names
 # main_ppo has the engine on the actor's GPUs. Rewards come from engines of their own, beside it asleep in turn, or on
 # GPUs of a pool of their own, which answer while others generate (experimental/reward_loop).
@@ -48,14 +46,12 @@ def variables(plan: Plan, workers: str) -> dict[str, object]:
     return {
         "variables": tuple(each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"),
         "notes": tuple(shared.step_notes(plan)),
-        "framework": f"verl {RELEASE}",
-        "release": RELEASE,
+        "framework": f"verl {formats.VERL.release}",
+        "release": formats.VERL.release,
         "config_name": "ppo_megatron_trainer" if workers == "megatron" else "ppo_trainer",
         "arrays": {name: [[word] for word in words] for name, words in sections(plan, workers).items()},
         "reward_model": learning.reward_model(plan),
         "critic": learning.critic(plan),
-        "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
-        "tensorboard_dir": plan.training.tensorboard_dir or "",
     }
 
 
@@ -88,10 +84,10 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what verl's Megatron workers do not support: stages as `of_stages`, updates that do not divide the
     prompts, adapters that Megatron-Bridge lacks, and other optimizers than Adam.
     """
-    yield from learning.of_stages(plan, NAME)
+    yield from learning.of_stages(plan, formats.VERL.name)
     yield from _of_updates(learning.section(plan))
     yield from (Problem(reason, field="adapter") for reason in adapters.refusals(plan.model))
-    yield from learning.of_adam(plan, NAME)
+    yield from learning.of_adam(plan, formats.VERL.name)
 
 
 def _of_updates(rl: Rl) -> Iterator[Problem]:
@@ -106,7 +102,7 @@ def _of_fsdp(plan: Plan) -> Iterator[Problem]:
     divide the prompts, adapters that PEFT lacks, with dropout or not LoRA, and schedules but constant and cosine.
     """
     yield from refused(plan, "fsdp", TORCH_RELEASE).values()
-    yield from learning.of_transformers(plan, NAME)
+    yield from learning.of_transformers(plan, formats.VERL.name)
     yield from _of_updates(learning.section(plan))
     yield from (Problem(reason, field="adapter") for reason in peft.refusals(plan.model))
     if (adapter := plan.model.adapter) is not None and adapter.lora_dropout:
@@ -118,7 +114,7 @@ def _of_fsdp(plan: Plan) -> Iterator[Problem]:
 
 
 _COMMON = Target(
-    name=NAME,
+    name=formats.VERL.name,
     does="verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh",
     variables=partial(variables, workers="megatron"),
     words=words,
@@ -128,7 +124,7 @@ _COMMON = Target(
     counts=STEPS_COUNTING,
     saving=Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR"),
     ignored_fields=ignored(
-        NAME,
+        formats.VERL.name,
         split="verl takes files for training and for validation",
         eval_iters="verl validates on the whole of its validation file",
         train_iters="a step is one batch of prompts; verl counts epochs of its data, or trainer.total_training_steps",

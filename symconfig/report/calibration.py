@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
 from symconfig.descriptor.document import shorten
-from symconfig.format import grouped, percent, picked, several, signed
+from symconfig.format import gb_per_s, grouped, percent, picked, several, signed
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
 from symconfig.measured.gpu.kernel_fit import (
@@ -229,10 +229,10 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
                 f"These are times of {times.rig.product}, held against the peaks of {fit.cluster.name}: "
                 f"{fit.cluster.gpu.product}."
             )
-        if rates := [_rate(row)[0] for row in times.rows if isinstance(row.what, HostCopy)]:
+        if rates := [row.what.bytes_ / row.seconds for row in times.rows if isinstance(row.what, HostCopy)]:
             yield (
-                f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster has "
-                f"{fit.cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s)."
+                f"Host link: {gb_per_s(min(rates))} to {gb_per_s(max(rates))} GB/s measured; the cluster has "
+                f"{gb_per_s(fit.cluster.host.link_bytes_per_s.value)} (host.link_bytes_per_s)."
             )
     unsteady = sum(row.spread > UNSTEADY for row in times.rows)
     if unsteady:

@@ -11,7 +11,6 @@ from symconfig.plans.plan import Candidate
 from symconfig.plans.sentences import caveats
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
-from symconfig.report.table import tokens_per_s
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.table import Loadable, Step, Verdict
 from symconfig.runs.replan.replanned import Fallback, Smaller
@@ -146,7 +145,7 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
         "micro": str(best.configuration.micro),
         "recompute": best.configuration.recompute_text,
         "step s": seconds(best.predicted.step_s),
-        "tokens/s": count(tokens_per_s(best)),
+        "tokens/s": count(best.tokens_per_s),
         "lost beside the nodes": lost,
         "the checkpoint loads": loads[0],
         **advised,
@@ -183,7 +182,7 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
         "gpus": best.configuration.world_size,
         "parallel": picked(best.configuration, *DEGREES),
         "step_s": best.predicted.step_s,
-        "tokens_per_s": tokens_per_s(best),
+        "tokens_per_s": best.tokens_per_s,
     }
 
 

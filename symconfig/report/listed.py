@@ -10,7 +10,7 @@ from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.recipe import spelled
 from symconfig.errors import Problem, SymconfigError
-from symconfig.format import count, grouped, picked, several
+from symconfig.format import count, gb_per_s, grouped, picked, several
 from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, overlaid, render
@@ -67,8 +67,8 @@ def cluster_list(lines: Sequence[Stated]) -> list[Block]:
             "GiB": f"{one['memory_bytes'] / GIB:.1f}",
             "TFLOP/s": f"{one['peak_flops'] / 1e12:,.0f}",
             "a node": str(one["gpus_per_node"]),
-            "link": f"{one['link_bytes_per_s'] / 1e9:.4g}",
-            "network": f"{one['network_bytes_per_s'] / 1e9:.3g}" if one["network_bytes_per_s"] is not None else "none",
+            "link": gb_per_s(one["link_bytes_per_s"]),
+            "network": "none" if one["network_bytes_per_s"] is None else gb_per_s(one["network_bytes_per_s"]),
         }
         for one in lines
     )

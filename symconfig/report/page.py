@@ -17,7 +17,6 @@ from symconfig.descriptor.document import shorten
 from symconfig.descriptor.load import zoo_models
 from symconfig.existing.audit.audit import Audit
 from symconfig.format import count, gib, masked, microbatches, percent, seconds, words
-from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report import audit as report
 from symconfig.report.grid import Block, Grid, condensed
@@ -117,7 +116,7 @@ def charts(plan: Plan) -> list[dict[str, Any]]:
     """Return two charts (`_chart`), step time in seconds and peak memory of a GPU in GiB by part, each with a bar
     for each ranked plan, and for the fastest one if that is kept beside the ranking.
     """
-    named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
+    named = [(str(number), one) for number, one in enumerate(plan.ranked, 1)]
     if plan.beside.fastest is not None:
         named.append(("fastest", plan.beside.fastest))
     return [
@@ -145,10 +144,8 @@ def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[s
             what = f"{words(part)}: {text(parts.get(part, 0.0))}"
             segments.append({"x": f"{begin:.3f}", "width": f"{share:.3f}", "fill": colour[part], "title": what})
             begin += share
-        degrees = ", ".join(f"{axis} {size}" for axis in DEGREES if (size := getattr(one.configuration, axis)) > 1)
-        rows.append(
-            {"name": f"{label}: {degrees or 'one GPU'}", "sum": text(sum(parts.values())), "segments": segments}
-        )
+        degrees = ", ".join(one.configuration.degrees) or "one GPU"
+        rows.append({"name": f"{label}: {degrees}", "sum": text(sum(parts.values())), "segments": segments})
     return {"id": name, "title": title, "rows": rows, "legend": [(words(part), colour[part]) for part in order]}
 
 
@@ -173,7 +170,7 @@ def sentence(plan: Plan) -> str:
     """
     best, predicted = plan.best, plan.best.predicted
     recompute = best.configuration.recompute_text
-    layout = [f"{name} {size}" for name in DEGREES if (size := getattr(best.configuration, name)) > 1] or ["one GPU"]
+    layout = best.configuration.degrees or ["one GPU"]
     layout += [f"micro-batch {best.configuration.micro}", f"{microbatches(best.configuration.num_microbatches)} a step"]
     layout += [f"ZeRO stage {best.configuration.zero_stage}"] if best.configuration.zero_stage else []
     layout += [] if recompute == "none" else [f"recompute {recompute}"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 from symconfig.cost.partition.costs import Keep, Objective
-from symconfig.descriptor.mesh import Mesh
 from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds, several, short, signed
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, Node
@@ -120,7 +119,7 @@ def headline(report: Contents) -> str:
     return "\n".join(
         (
             f"{report.subject}, {report.job}".rstrip(", "),
-            f"mesh: {meshed(partition.ask.mesh)}, {count(partition.ask.mesh.gpus)} GPUs, cut into axes of "
+            f"mesh: {partition.ask.mesh}, cut into axes of "
             + (" x ".join(str(axis.size) for axis in partition.axes) or "1"),
             f"{count(len(net.program.operators))} operators and {count(len(net.program.parameters))} parameters, "
             f"folded into {operators} and {parameters}",
@@ -129,12 +128,6 @@ def headline(report: Contents) -> str:
             f"{microbatches(turns)}, {KEPT[keep]}",
         )
     )
-
-
-def meshed(mesh: Mesh) -> str:
-    """Return the mesh's levels with their bandwidths as text; "one GPU" without levels."""
-    levels = (f"{one.size}·{one.name} ({one.bandwidth_bytes_per_s / 1e9:,.0f} GB/s)" for one in mesh.levels)
-    return " x ".join(levels) or "one GPU"
 
 
 def proof(partition: Partition) -> str:
@@ -203,7 +196,7 @@ def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str,
     def words(least: int) -> str:
         kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
         kept += [(report.named(name), parts) for name, parts in does(node, row, axes) if name in dims]
-        over = ((name, "/".join(f"{part.size}·{part.level}" for part in parts)) for name, parts in kept if parts)
+        over = ((name, "/".join(map(str, parts))) for name, parts in kept if parts)
         return ", ".join(f"{name}/{levels}" for name, levels in over) or "whole"
 
     assert node.parameter is not None
@@ -352,7 +345,7 @@ def _stages_headline(staged: Staged) -> str:
     return "\n".join(
         (
             f"{staged.subject}, {staged.job}".rstrip(", "),
-            f"mesh: {meshed(ask.mesh)}, {count(ask.mesh.gpus)} GPUs",
+            f"mesh: {ask.mesh}",
             f"{several(len(pipeline.program.operators), 'operator')} in {several(len(pipeline.cuts) - 1, 'layer')}, "
             "between which it may be cut",
             "",

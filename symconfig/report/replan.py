@@ -32,7 +32,7 @@ def replan_blocks(replan: Replan) -> list[Block]:
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
     free = other is not None and other.free
     after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
-    every = zip(after, (replan.new.best, *replan.new.alternatives), strict=True)
+    every = zip(after, replan.new.ranked, strict=True)
     backend, (old, new) = replan.new.best.target.backend, replan.targets
     files = f"All files change: the target is {new}, and was {old}." if old != new else ""
     if replan.files is not None:

@@ -30,7 +30,7 @@ def blocks(plan: Plan) -> list[Block]:
         f"{own_target(plan)} with {best.target.backend} workers ({best.target.version}), "
         f"{best.configuration.precision}; generation by {rl.rollout.engine}, {rl.placement}"
     )
-    pairs = zip((best, *plan.alternatives), plan.rl, strict=True)
+    pairs = zip(plan.ranked, plan.rl, strict=True)
     rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
     if longer := plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1:
         sentences.append(f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer.")

@@ -65,7 +65,7 @@ def summary(plan: Plan) -> Iterator[str]:
         hours = steps * predicted.step_s / 3600
         yield (
             f"{count(steps)} iterations: {hours:,.1f} hours, {count(hours * plan.best.configuration.world_size)} "
-            f"GPU-hours; {tokens_per_s(plan.best) * 86400 / 1e9:,.2f} billion tokens a day."
+            f"GPU-hours; {plan.best.tokens_per_s * 86400 / 1e9:,.2f} billion tokens a day."
         )
     yield from left_out(plan)
     yield "Why this plan, and how sure it is: symconfig explain DIR, with the folder of --out."
@@ -101,11 +101,6 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
         yield f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned."
     if plan.job.precision == "auto":
         yield f"Precision: {plan.best.configuration.precision} is the fastest here; convergence is not modelled."
-
-
-def tokens_per_s(candidate: Candidate) -> float:
-    """Return the predicted tokens per second of all GPUs."""
-    return candidate.predicted.tokens_per_s_per_gpu * candidate.configuration.world_size
 
 
 def _why(plan: Plan) -> str:
@@ -164,7 +159,7 @@ def ranking(plan: Plan) -> Grid:
     """Return the table of candidates, numbered from 1, the best first; below them, if known, rows "fastest" (a faster
     one that is not among them) and "published" (a measured run's layout, if the plan is unproven).
     """
-    numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
+    numbered = [(str(number), one) for number, one in enumerate(plan.ranked, 1)]
     further = {"fastest": plan.beside.fastest, "published": plan.beside.published}
     return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
@@ -238,7 +233,7 @@ def ranking_reasons(plan: Plan) -> Grid:
             percent(standing.fits),
             ", ".join(standing.unusual) or "nothing",
         )
-        for number, one in enumerate((plan.best, *plan.alternatives), 1)
+        for number, one in enumerate(plan.ranked, 1)
         if (standing := one.standing) is not None and not plan.steps
     ]
     heads = ("#", "step s", "score s", "options and axes", "fits", "rare choices")

@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.format import count, gib, seconds, several
 from symconfig.plans.plan import Candidate
 from symconfig.report.grid import Block, Grid, present
-from symconfig.report.table import headline, tokens_per_s
+from symconfig.report.table import headline
 from symconfig.runs.whatif import Case, Line, Vary, WhatIf
 from symconfig.solve.candidate import degrees
 
@@ -86,7 +86,7 @@ def changes(cases: Sequence[Case]) -> list[Block]:
     table = Grid(heads, tuple(map(_row, cases)), left=(0, 1, 4), title="When the job changes", fixed=tuple(range(8)))
     why = [f"{case.name}: kept, the plan {case.kept}." for case in cases if case.kept and not case.kept.safe]
     why += [f"{case.name}: planned anew, {case.why}." for case in cases if case.new is None]
-    strategy = f"Before: {degrees(old.best)}, {count(round(tokens_per_s(old.best)))} tokens/s."
+    strategy = f"Before: {degrees(old.best)}, {count(round(old.best.tokens_per_s))} tokens/s."
     legend = "kept: all choices of the plan. gain: tokens/s of replanned over kept."
     return present(headline(old), strategy, table, "\n".join(why), legend)
 
@@ -104,7 +104,7 @@ def _kept(case: Case) -> Candidate | None:
 def _cells(one: Candidate | None) -> tuple[str, str, str]:
     if one is None:
         return ("does not run", "", "")
-    return (degrees(one), count(round(tokens_per_s(one))), gib(one.predicted.device_bytes))
+    return (degrees(one), count(round(one.tokens_per_s)), gib(one.predicted.device_bytes))
 
 
 def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
     """
 
     def outcome(one: Candidate | None, why: str) -> dict[str, Any]:
-        return {"plan": one and one.to_dict(), "tokens_per_s": one and tokens_per_s(one), "why": why or None}
+        return {"plan": one and one.to_dict(), "tokens_per_s": one and one.tokens_per_s, "why": why or None}
 
     return {
         "schema": "symconfig.adaptability/1",

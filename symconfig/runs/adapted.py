@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,11 +13,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Adapter, AdapterTarget
 from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.descriptor.vision import Vision
-from symconfig.errors import InputError, Problem, nearest
+from symconfig.errors import InputError, Problem, Problems, nearest
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.model import ATTENTION_TARGETS, MLP_TARGETS, Targets, adapter_targets, without_overlap
 from symconfig.render import target_of
-from symconfig.solve.run import USUAL_LENGTH
 
 # Megatron-Bridge's names of the layers that it adapts by default (megatron-bridge 0.3.1, peft/lora.py, LoRA).
 _OF_BRIDGE = {
@@ -85,15 +85,9 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     if "backend" not in job.model_fields_set:  # then the one that its target assumes
         backend = target_of(model, job).assumes.get("backend", backend)
     fuses = BACKENDS[backend].fuses(model)
-    named, problems = list[str](), list[Problem]()
-    for target in lora.targets:
-        try:
-            named += _selected(target, known, model, fuses)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    chosen = set(named)
+    problems = Problems()
+    selected = [problems.collect(partial(_selected, target, known, model, fuses)) for target in lora.targets]
+    chosen = {name for names in map(problems.need, selected) for name in names}
     return tuple(name for name in known if name in chosen)
 
 
@@ -147,7 +141,7 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     if not images.per_sequence:
         return model.model_copy(update={"vision": None, "notes": (*model.notes, _TEXT_ALONE)})
     vision = _laid_over(model.vision, images, beside_adapters=model.adapter is not None)
-    seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
+    seq_length = job.seq_length or model.usual_length
     if (tokens := images.per_sequence * vision.tokens) > seq_length:
         what = f"{images.per_sequence:g} images of {vision.tokens} tokens are more than a sequence holds"
         need, hint = f"at most {seq_length}", "fewer or smaller images, or a larger seq_length"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from symconfig.descriptor.cluster import MixedCluster, Share
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InfeasibleError, Problem, Problems, SymconfigError
 from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
 from symconfig.render import megatron, target_of
 from symconfig.runs.best import prepared, solved, supported
@@ -34,13 +34,11 @@ def mixed_plan(
     dropped. writes: files are wanted, see `best.best_plan`. Raises InputError for jobs that cannot run over two kinds,
     UnsupportedError for models that the target lacks, InfeasibleError if nothing fits or no candidate can be expressed.
     """
-    if problems := list(_refused(model, cluster, job)):
-        raise InputError(problems)
+    Problems(_refused(model, cluster, job)).check()
     job = job.model_copy(update={"gpus": cluster.gpus})
     first = cluster.shares[0].cluster
     model, job = prepared(model, first, job)
-    if problems := list(_refused(model, cluster, job)):  # the next target that can be told the model is another one
-        raise InputError(problems)
+    Problems(_refused(model, cluster, job)).check()  # the next target that can be told the model is another one
     job = supported(model, first, job, writes=writes)
     mix = search(model, cluster, job, progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import validate
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError, nearest
+from symconfig.errors import InfeasibleError, InputError, Problem, Problems, SymconfigError, nearest
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.adapted import bare
 from symconfig.runs.best import best_plan
@@ -104,20 +105,14 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
     """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with the first problem of each text, names given
     twice, or for no text.
     """
-    problems: list[Problem] = []
-    varies: list[Vary] = []
-    for word in words:
-        try:
-            varies.append(_one(plan, word))
-        except InputError as error:
-            problems += error.problems
+    problems = Problems()
+    varies = tuple(filter(None, [problems.collect(partial(_one, plan, word)) for word in words]))
     twice = sorted(one for one, other in pairwise(sorted(each.name for each in varies)) if one == other)
-    problems += [Problem("is varied twice", field=FIELD, got=name, need="one range") for name in dict.fromkeys(twice)]
+    problems.add(*(Problem("is varied twice", field=FIELD, got=name, need="one range") for name in twice))
     if not words:
-        problems.append(Problem("nothing is varied", field=FIELD, need=_NEED))
-    if problems:
-        raise InputError(problems)
-    return tuple(varies)
+        problems.add(Problem("nothing is varied", field=FIELD, need=_NEED))
+    problems.check()
+    return varies
 
 
 def _one(plan: Plan, word: str) -> Vary:
@@ -320,16 +315,9 @@ def through_changes(
     """Return a case for each change of the plan's job. A search that fails gives a case without a plan. Raises
     InputError with all invalid changes.
     """
-    jobs, problems = [], list[Problem]()
-    for change in changes:
-        try:
-            jobs.append(changed(plan, change))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    cases = []
-    for change, (model, cluster, job) in zip(changes, jobs, strict=True):
+    problems, cases = Problems(), []
+    jobs = [problems.collect(partial(changed, plan, change)) for change in changes]
+    for change, (model, cluster, job) in zip(changes, map(problems.need, jobs), strict=True):
         try:
             new = best_plan(model, cluster, job, top=1, progress=progress)
             cases.append(Case(change, plan, new, judged(new, carried(plan.best, new))))
@@ -343,25 +331,16 @@ def changed(plan: Plan, change: Change) -> tuple[ModelDescriptor, ClusterDescrip
     unknown fields, descriptors that do not load, an invalid job.
     """
     known = [name for name in Job.model_fields if name not in _NOT_CHANGED]
-    problems = [
+    problems = Problems(
         Problem("is no field of the job that can change", field=f"change.{name}", hint=nearest(name, known))
         for name in change
         if name not in known
-    ]
-    model, cluster = bare(plan.model, plan.job), plan.cluster
-    try:
-        model = load_model(change["model"]) if "model" in change else model
-        cluster = load_cluster(change["cluster"]) if "cluster" in change else cluster
-    except InputError as error:
-        problems += error.problems
+    )
+    model = problems.read(load_model, change.get("model")) or bare(plan.model, plan.job)
+    cluster = problems.read(load_cluster, change.get("cluster")) or plan.cluster
     fields = revised(plan, {name: _read(value) for name, value in change.items() if name in known})
-    try:
-        job = validate(Document(fields, file=""), Job)
-    except InputError as error:
-        raise InputError([*problems, *error.problems]) from None
-    if problems:
-        raise InputError(problems)
-    return model, cluster, job
+    job = problems.collect(lambda: validate(Document(fields, file=""), Job))
+    return model, cluster, problems.need(job)
 
 
 def _read(text: str) -> Any:
@@ -378,14 +357,13 @@ def parsed(words: Iterable[str]) -> tuple[Change, ...]:
     """Return the changes {name: value} of texts `name=value[,name=value…]`, stripped; a repeated name has its last
     value. Raises InputError with all malformed texts.
     """
-    changes, problems = list[Change](), list[Problem]()
+    changes, problems = list[Change](), Problems()
     for word in words:
         parts = [part.partition("=") for part in word.split(",")]
         if any(not name.strip() or not sign or not value.strip() for name, sign, value in parts):
             need = "NAME=VALUE, or several with commas between"
-            problems.append(Problem("is no change", field="--change", got=word, need=need))
+            problems.add(Problem("is no change", field="--change", got=word, need=need))
             continue
         changes.append({name.strip(): value.strip() for name, _, value in parts})
-    if problems:
-        raise InputError(problems)
+    problems.check()
     return tuple(changes)

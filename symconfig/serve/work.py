@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, Problems, SymconfigError
 from symconfig.format import forget, masked
 from symconfig.resources import PACKAGE, data_dir, only_below
 
@@ -101,9 +101,9 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     from symconfig.descriptor.huggingface import import_config
     from symconfig.descriptor.load import zoo_clusters, zoo_models
 
-    fields, problems = dict(data), list[Problem]()
+    fields, problems = dict(data), Problems()
     config = fields.pop("model_config", None)
-    problems += [Problem("is not taken by the server", field=name) for name in NOT_SERVED if name in fields]
+    problems.add(*(Problem("is not taken by the server", field=name) for name in NOT_SERVED if name in fields))
     known = {"model": zoo_models(), "cluster": zoo_clusters()}
     for name in _NAMES:
         if name == "model" and config is not None:
@@ -111,9 +111,8 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         value = fields.get(name)
         if not isinstance(value, str) or value.partition(" with ")[0].partition("@")[0] not in known[name]:
             need = f"a {name} of the zoo"
-            problems.append(Problem("is not known here", field=name, got=str(value)[:80], need=need))
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem("is not known here", field=name, got=str(value)[:80], need=need))
+    problems.check()
     if config is None:
         return fields, None
     if not isinstance(config, Mapping):

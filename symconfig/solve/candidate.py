@@ -15,7 +15,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
 from symconfig.graph.model import sequence
-from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Predicted, Stage, Target
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.costed import Costed, costed, detailed, refined_time, sizes, table_of
@@ -208,9 +207,8 @@ def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_byte
 
 def degrees(candidate: Candidate) -> str:
     """Return the degrees above one and the micro-batch as text: "tp 4, pp 2, dp 8, micro-batch 1"."""
-    p = candidate.configuration
-    words = [f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1]
-    return ", ".join([*words, f"micro-batch {candidate.configuration.micro}"])
+    c = candidate.configuration
+    return ", ".join([*c.degrees, f"micro-batch {c.micro}"])
 
 
 def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:

@@ -13,9 +13,10 @@ from symconfig.cost.framework import reserved_bytes
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
+from symconfig.descriptor.job import PIN_NAMES, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.extras import gradient_bytes, put_on
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.scheme import CpComm
@@ -85,10 +86,17 @@ def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Es
     prospect = as_found(model, cluster, configuration(model, cluster, job), job)
     prospect = replace(prospect, configuration=effective(prospect.configuration, prospect.request))
     failed, (fixed, at) = prospect.refused(), (prospect.request.limits.fixed, prospect.columns().at(0))
-    if wrong := [Problem(one.sentence_at(fixed, at), field=f"pins.{one.about}") for one in failed if one.divides]:
+    if wrong := [Problem(one.sentence_at(fixed, at), field=_field(one, job)) for one in failed if one.divides]:
         raise InputError(wrong)
     plan, memory = priced(prospect, cluster, job)
     return Estimate(plan=plan, memory=memory, refused=tuple(one.sentence_at(fixed, at) for one in failed))
+
+
+def _field(failed: Constraint, job: Job) -> str:
+    """Return the pin, or other field of a job, that a failed constraint is reported at: the one that it is about, or
+    the first of its pins that the job has."""
+    name = next((pin for pin in (failed.about, *failed.pins) if pin in job.pins), failed.about)
+    return f"pins.{name}" if name in PIN_NAMES else name
 
 
 def priced(
@@ -116,10 +124,11 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a job's fields with defaults for `gpus` and `global_batch_size`; given fields win.
 
     gpus: tp x pp x cp x dp of the pins, only if dp is pinned. global_batch_size: replicas x mbs x pp, with one replica
-    if `gpus` is no int. Degrees not pinned count as 1. Raises InputError for wrong pins or ranges.
+    if `gpus` is no int. Degrees not pinned count as 1, as do all if `pins` is no mapping. Raises InputError for wrong
+    pins or ranges.
     """
-    given = dict(fields)
-    pins = parse({name: str(value) for name, value in given.get("pins", {}).items()})
+    given, named = dict(fields), fields.get("pins")
+    pins = parse({name: str(value) for name, value in named.items()} if isinstance(named, Mapping) else {})
     ranks = prod(_one(pins, name) for name in _MESH)
     if "gpus" not in given and "dp" in pins.ranges:
         given["gpus"] = ranks * _one(pins, "dp")
@@ -147,7 +156,9 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     dp = max(1, gpus // (tp * pp * cp))
     if tp * pp * cp * dp != gpus or not pins.allows("dp", dp):
         got = ", ".join(f"{name}={job.pins[name]}" for name in (*_MESH, "dp") if name in job.pins)
-        raise InputError("do not make all GPUs", field="pins", got=got, need=f"a product of {gpus}")
+        raise InputError(
+            f"the degrees do not multiply to {gpus} GPUs", field="pins", got=got, need=f"tp x pp x cp x dp = {gpus}"
+        )
     stages = (stage for stage in (1, 0, *ZERO_STAGES[2:]) if pins.allows("zero", stage))
     precision = precisions(cluster, job)[0]
     kind, _, modules = pins.words.get("recompute", "none").partition(":")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.job import PIN_NAMES
-from symconfig.errors import InputError, Problem, among, nearest
+from symconfig.errors import Problem, Problems, among, nearest
 from symconfig.plans.configuration import EXTRAS, SWITCH
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances", "gtp")
@@ -66,7 +66,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
     A layout is `dealt` if it is "equal" or "ends", else a string that is not checked here; nor are modules after
     "recompute=selective:". Raises InputError with a problem for every pin that is unknown or malformed.
     """
-    problems: list[Problem] = []
+    problems = Problems()
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
     fraction = layout = dealt = None
@@ -75,34 +75,31 @@ def parse(pins: Mapping[str, str]) -> Pins:
         if name in DEGREES:
             bounds = number_range(value)
             if bounds is None or bounds[0] > bounds[1] or (name != "zero" and bounds[1] < 1):
-                problems.append(_problem(name, raw, "a whole number from 1, or a range as 2..8, ..8 or 2.."))
+                problems.add(_problem(name, raw, "a whole number from 1, or a range as 2..8, ..8 or 2.."))
             elif name == "zero" and bounds[0] > MOST_ZERO:
-                problems.append(_problem(name, raw, f"a stage from 0 to {MOST_ZERO}, or a range as 1..{MOST_ZERO}"))
+                problems.add(_problem(name, raw, f"a stage from 0 to {MOST_ZERO}, or a range as 1..{MOST_ZERO}"))
             else:
                 ranges[name] = bounds
         elif name == "recompute":
             if value.split(":")[0] not in RECOMPUTE:
                 need = "none, selective, full, or selective:core_attn,mlp"
-                problems.append(_problem(name, raw, need, nearest(value, RECOMPUTE)))
+                problems.add(_problem(name, raw, need, nearest(value, RECOMPUTE)))
             words[name] = value
         elif name == "optimizer_offload":
             fraction = _fraction(value)
             if fraction is None:
-                problems.append(_problem(name, raw, "a share from 0 to 1"))
+                problems.add(_problem(name, raw, "a share from 0 to 1"))
         elif name == "layout" and value in (EQUAL, ENDS):
             dealt = value
         elif name == "layout":
             layout = value  # held against the model and the target where they are known
         elif name in WORDS:
             if value not in WORDS[name]:
-                problems.append(_problem(name, raw, "one of " + ", ".join(WORDS[name]), nearest(value, WORDS[name])))
+                problems.add(_problem(name, raw, "one of " + ", ".join(WORDS[name]), nearest(value, WORDS[name])))
             words[name] = value
         else:
-            problems.append(
-                Problem("is not something that can be pinned", field=f"pins.{name}", **among(name, PIN_NAMES))
-            )
-    if problems:
-        raise InputError(problems)
+            problems.add(Problem("is not something that can be pinned", field=f"pins.{name}", **among(name, PIN_NAMES)))
+    problems.check()
     return Pins(ranges, words, fraction, layout, dealt)
 
 

@@ -41,7 +41,6 @@ from symconfig.solve.space import Request
 from symconfig.solve.usual import usual as usual_layouts
 
 EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
-USUAL_LENGTH = 4096  # default sequence length in tokens, if the model supports it
 KEPT = 16  # families with a micro-batch, near the best, that are kept for simulation
 Progress = Callable[[str, float], None]
 
@@ -49,11 +48,11 @@ Progress = Callable[[str, float], None]
 def with_defaults(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
     """Return the job with defaults for task, precision, sequence length and training; fields set are kept.
 
-    Precision is bf16 if the GPU has it, else fp16; the length is the model's longest, at most USUAL_LENGTH tokens.
+    Precision is bf16 if the GPU has it, else fp16; the length is the model's `usual_length`.
     Raises InputError for sequences longer than learned positions, and as `with_training` does.
     """
     precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
-    seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
+    seq_length = job.seq_length or model.usual_length
     fields = {"task": job.task_of(model), "precision": precision, "seq_length": seq_length}
     job = with_training(model, job.model_copy(update=fields))
     if model.position is Position.LEARNED and (beyond := job.beyond(model)):

@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import WITH_OR_WITHOUT
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InfeasibleError, Problem, Problems, SymconfigError
 from symconfig.frameworks.constraint import NO_FLASH
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import sequence
@@ -95,33 +95,32 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     attention, experimental options, pinned stages and layout. Raises InfeasibleError, before these, if the backend does
     not support the model's adapter.
     """
-    problems, each = list[Problem](), cluster.gpus_per_node
+    problems, each = Problems(), cluster.gpus_per_node
     if cluster.max_gpus is not None and job.gpus != "auto" and job.gpus > cluster.max_gpus:
         what, need = "is more than the cluster has", f"at most {cluster.max_gpus}"
-        problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need))
+        problems.add(Problem(what, field="gpus", got=str(job.gpus), need=need))
     if job.gpus != "auto" and job.gpus > each and job.gpus % each:
         what, need, lower = "does not fill whole nodes", f"a multiple of {each}", job.gpus // each * each
         fewer = max(size for size in divisors(job.gpus) if size < each)
         smaller = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
         hint = f"{lower} or {lower + each}{smaller}"
-        problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
+        problems.add(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
     task = job.task or ("lora" if model.adapter else "pretrain")
     if task not in WITH_OR_WITHOUT and (task == "lora") != (model.adapter is not None):
         hint = "--task lora, or the model without its adapter"
         hint = "a model with adapters, or the section lora" if task == "lora" else hint
-        problems.append(Problem("does not go with this model", field="task", got=task, hint=hint))
+        problems.add(Problem("does not go with this model", field="task", got=task, hint=hint))
     if job.attention == "flash" and cluster.gpu.architecture in NO_FLASH:
         what = "is not there for this GPU"
-        problems.append(Problem(what, field="attention", got="flash", need="unfused, or none"))
+        problems.add(Problem(what, field="attention", got="flash", need="unfused, or none"))
     if reasons := BACKENDS[job.backend].refused_adapters(model, job.target):
         others = [f"--backend {name}" for name, other in BACKENDS.items() if other.adapters and name != job.backend]
         raise InfeasibleError(
             [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]
         )
-    problems += unknown_options(job)
-    problems += _pinned(model, job, space(model, cluster, job))
-    if problems:
-        raise InputError(problems)
+    problems.add(*unknown_options(job))
+    problems.add(*_pinned(model, job, space(model, cluster, job)))
+    problems.check()
     return with_defaults(model, cluster, job)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,13 @@ Json = dict[str, Any]
 
 
 def converse(
-    words: Sequence[str],
+    command: Sequence[str],
     request: Json,
     env: Mapping[str, str],
     limits_s: tuple[float, float],
     heard: Callable[[Json], None],
 ) -> tuple[str, tuple[str, ...]]:
-    """Run Python with these words, send it the request on standard input, and pass each JSON line it prints to `heard`.
+    """Run a command, send it the request on standard input, and pass each JSON line it prints to `heard`.
 
     env: the whole environment, with UTF8 added. limits_s: seconds until the first line, and between lines, after which
     it is killed. Returns how it ended (a sentence) and the last lines of its standard error. Raises ValueError for a
@@ -35,7 +34,7 @@ def converse(
         given.write(json.dumps(request).encode())
         given.seek(0)
         process = subprocess.Popen(
-            [sys.executable, *words],
+            command,
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=errors,

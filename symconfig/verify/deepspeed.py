@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from symconfig import install
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.write import differences
 from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.deepspeed import built_json
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule, findings
@@ -27,7 +29,7 @@ from symconfig.verify.shell import dry_run
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
 _ARGUMENTS, _FILLED = "train.py: arguments", f"{CONFIG_HF}: filled in by Trainer"
-RUNNER = "symconfig.verify.deepspeed_runner"
+RUNNER = "symconfig.verify.runners.deepspeed_runner"
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -86,11 +88,11 @@ def _missing(*packages: str) -> str:
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
     """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native one if it is there."""
     for name, data in texts.items():
-        problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
+        problems = broken(DeepSpeedFacts(tree=built_json(data, name), trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
     if CONFIG in texts:
-        native, world = texts[CONFIG], plan.best.configuration.world_size
-        facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
+        tree, world = built_json(texts[CONFIG], CONFIG), plan.best.configuration.world_size
+        facts = DeepSpeedFacts(tree=tree, trainer=False, gpus=world)
         yield watch.problems(f"{CONFIG}: meaning", broken(facts, rules.MEANING), "makes sense")
 
 
@@ -236,7 +238,7 @@ def run(jobs: Sequence[Json], timeout_s: float) -> list[Json]:
     """Return the runner's answer to each job; one that crashes, takes too long or is not reached is not `ok`."""
     answers: list[Json] = []
     request, limits_s = {"jobs": jobs, "timeout_s": timeout_s}, (START_S + timeout_s, timeout_s + GRACE_S)
-    how, last_lines = converse(("-m", RUNNER), request, os.environ, limits_s, answers.append)
+    how, last_lines = converse((sys.executable, "-m", RUNNER), request, os.environ, limits_s, answers.append)
     answers += [{"crash": how, "last_lines": last_lines}] * (len(jobs) - len(answers))
     return [
         {"ok": False, "error": f"DeepSpeed {one['crash']}; its last lines: " + " | ".join(one["last_lines"])}
@@ -287,7 +289,7 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
     """Return an answer for each rank, built with random weights of model/config.json: {ok, error} and what
-    `deepspeed_build.build` returns. --model, --model-config and --load among train.py's arguments `words` are replaced.
+    the runner's `build` returns. --model, --model-config and --load among train.py's arguments `words` are replaced.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()

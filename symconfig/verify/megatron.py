@@ -139,40 +139,40 @@ def _release_fits(source: MegatronSource, plan: Plan) -> bool:
 
 
 def session_jobs(
-    rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
+    id: str, item: Rendered, source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
-    """Return, for each argument list (by id), its own job, then with `build` and `trace` those that build and trace the
-    plan's ranks (ids: the list's with "rank N", "trace N"). Ranks that cannot be built (`unbuilt`) or traced have no
-    jobs.
+    """Return the job of an argument list, then with `build` and `trace` those that build and trace the plan's ranks
+    (ids: the list's with "rank N", "trace N"), if they can be built (`unbuilt`) or traced.
     """
-    jobs: list[Job] = []
-    for id, item in rendered.items():
-        own = megatron_session.job(id, item.plan, item.args, item.env, source)
-        jobs.append(own)
-        if build and megatron_rank.unbuilt(item.plan) is None:
-            jobs.extend(megatron_rank.build_jobs(own, item.plan))
-        if trace:
-            jobs.extend(megatron_rank.trace_jobs(own, item.plan))
-    return jobs
+    own = megatron_session.job(id, item.plan, item.args, item.env, source)
+    built = megatron_rank.build_jobs(own, item.plan) if build and megatron_rank.unbuilt(item.plan) is None else []
+    return [own, *built, *(megatron_rank.trace_jobs(own, item.plan) if trace else ())]
 
 
 def judge(
-    rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
+    rendered: Rendered,
+    results: Mapping[str, Result],
+    jobs: Sequence[Job],
+    source: MegatronSource,
+    build: bool = False,
+    trace: bool = False,
 ) -> Iterator[Check]:
-    """Yield the checks of one argument list, of its ranks that were built, and with `trace` of those that were traced.
-    jobs: the list's own job first; if it failed and there are others, these are one skipped check.
+    """Yield the checks of one argument list, with `build` of its ranks that were built (one skipped check last for
+    `unbuilt` ones), and with `trace` of those that were traced. jobs: as of `session_jobs`; if the first failed and
+    there are others, these are one skipped check.
     """
     place, (first, *others) = _place(rendered.plan, source), jobs
     yield from online(rendered, results[first.id], source)
-    if others and not results[first.id].ok:
+    if refused := bool(others) and not results[first.id].ok:
         yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
-        return
-    for job in others:
+    for job in others if not refused else ():
         if job.task == megatron_rank.BUILD:
             yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
-    if trace:
+    if trace and not refused:
         traced = [job for job in others if job.task == megatron_rank.TRACE]
         yield from megatron_rank.trace_checks(rendered.plan, traced, results, place, FILE)
+    if build and (reason := megatron_rank.unbuilt(rendered.plan)) is not None:
+        yield Check(f"{place}: ranks as built", "skipped", f"not tried {reason}", 0.0)
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:
@@ -239,15 +239,10 @@ def check_many(
         if (reason := unfit(source, item.plan)) is not None:
             checks[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
         elif source is not None:
-            jobs[id] = session_jobs({id: item}, source, build, trace)
-    if source is None or not jobs:
-        return checks
-    every = [job for each in jobs.values() for job in each]
-    results = megatron_session.run(source, every, timeout_s, lambda result: heard(f"Megatron: {result.id} is done"))
-    for id, own in jobs.items():
-        item = rendered[id]
-        checks[id].extend(judge(item, results, own, source, trace))
-        if build and (reason := megatron_rank.unbuilt(item.plan)) is not None:
-            place = _place(item.plan, source)
-            checks[id].append(Check(f"{place}: ranks as built", "skipped", f"not tried {reason}", 0.0))
+            jobs[id] = session_jobs(id, item, source, build, trace)
+    if source is not None and jobs:
+        every = [job for each in jobs.values() for job in each]
+        results = megatron_session.run(source, every, timeout_s, lambda result: heard(f"Megatron: {result.id} is done"))
+        for id, own in jobs.items():
+            checks[id].extend(judge(rendered[id], results, own, source, build, trace))
     return checks

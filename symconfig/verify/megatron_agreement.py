@@ -8,10 +8,7 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
-from symconfig.frameworks.megatron import hybrid
-from symconfig.frameworks.megatron.flags import Value
-from symconfig.frameworks.megatron.options import graphed, graphs
-from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.frameworks.megatron import hybrid, options
 from symconfig.plans.plan import Plan
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_sameness import Row, differing
@@ -25,54 +22,22 @@ def _switched(field: str, where: str, neutral: Any = None) -> Row:
     return Row(field, where, got=lambda _, r: bool(r(where, neutral)))
 
 
-def _fsdp(r: Resolved) -> bool:
-    return bool(r.arg("use_megatron_fsdp") or r.arg("use_custom_fsdp"))
-
-
 def _zero_stage(r: Resolved) -> int:
-    if _fsdp(r):
-        return SHARDING_STAGES.get(r.arg("data_parallel_sharding_strategy"), 0)
     # What shares Muon by whole matrices is the distributed optimizer by another name (validate_args).
-    return int(bool(r.arg("use_distributed_optimizer") or r.arg("use_layer_wise_distributed_optimizer")))
-
-
-def _precision(r: Resolved) -> str:
-    if r.arg("fp4"):
-        return "nvfp4"
-    if r.arg("fp8"):
-        return "mxfp8" if r.arg("fp8_recipe") == "mxfp8" else "fp8"
-    return "bf16" if r.arg("bf16") else "fp16" if r.arg("fp16") else "fp32"
-
-
-def _flex_backend(r: Resolved) -> str | None:
-    if not r.arg("num_experts") or r.arg("moe_token_dispatcher_type") != "flex":
-        return None
-    backend: str = r.arg("moe_flex_dispatcher_backend") or "deepep"
-    return backend
-
-
-# Of CUDA graphs, in one release or another.
-_GRAPHS = (
-    "enable_cuda_graph",
-    "external_cuda_graph",
-    "cuda_graph_impl",
-    "cuda_graph_modules",
-    "cuda_graph_scope",
-)
-_OTHER_GRAPHS = "parts of a layer that no plan has"
+    return options.zero_stage(r.args) or int(bool(r.arg("use_layer_wise_distributed_optimizer")))
 
 
 def _graphed(r: Resolved) -> str:
     """Return the scope of CUDA graphs as plans name it, "none", or a text for scopes that no plan has."""
-    values = {name: r.arg(name) for name in _GRAPHS}
-    names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
-    return (graphed(names, bool(r.arg("num_experts"))) or _OTHER_GRAPHS) if graphs(names) else "none"
+    scope = options.graphed(r.args, bool(r.arg("num_experts"))) or "parts of a layer that no plan has"
+    return scope if options.graphs(r.args) else "none"
 
 
 def _grad_bytes(r: Resolved) -> int:
     """Return the bytes per element of the accumulated gradient, 2 or 4; Megatron-FSDP has an option of its own."""
     own = "megatron_fsdp_main_grads_dtype"
-    if _fsdp(r) and r.arg(own, "absent") != "absent":
+    fsdp = r.arg("use_megatron_fsdp") or r.arg("use_custom_fsdp")
+    if fsdp and r.arg(own, "absent") != "absent":
         return 4 if "32" in str(r.arg(own)) else 2
     return 4 if r.arg("accumulate_allreduce_grads_in_fp32") else 2
 
@@ -105,7 +70,7 @@ ROWS: tuple[Row, ...] = (
     Row("best.configuration.instances", "num_distributed_optimizer_instances", neutral=1),
     Row("best.configuration.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy",
         got=lambda _, r: _zero_stage(r)),
-    Row("best.configuration.precision", "bf16, fp16, fp8, fp4", got=lambda _, r: _precision(r)),
+    Row("best.configuration.precision", "bf16, fp16, fp8, fp4", got=lambda _, r: options.precision(r.args) or "fp32"),
     Row("best.configuration.recompute", "recompute_granularity",
         got=lambda _, r: r("recompute_granularity") or "none"),
     Row("best.configuration.recompute_method", "recompute_method",
@@ -131,15 +96,15 @@ ROWS: tuple[Row, ...] = (
     _switched("best.configuration.activation_offload", "fine_grained_activation_offloading", False),
     Row("best.configuration.moe_flex_backend",
         "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
-        got=lambda _, r: _flex_backend(r)),
+        got=lambda _, r: options.flex_backend(r.args) if r.arg("num_experts") else None),
     Row("best.configuration.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
         got=lambda _, r: _graphed(r)),
     Row("best.configuration.expert_capacity", "moe_expert_rank_capacity_factor",
-        got=lambda _, r: float(r.arg("moe_expert_rank_capacity_factor", None) or 0)),
+        got=lambda _, r: options.expert_capacity(r.args)),
     _switched("best.configuration.paged_stash", "moe_paged_stash", False),
     _switched("best.configuration.fp8_param_gather", "fp8_param_gather"),
     Row("best.configuration.fused_loss", "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
-        got=lambda _, r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te"),
+        got=lambda _, r: options.fuses_loss(r.args)),
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -33,25 +33,19 @@ class Resolved:
     """The values that Megatron resolved: its transformer config first, then its namespace."""
 
     def __init__(self, result: Result) -> None:
-        self._config, self._args = result.config, result.args
+        self._config, self.args = result.config, result.args
 
     def __call__(self, name: str, neutral: Any = None) -> Any:
         """Return Megatron's value of `name` from its transformer config, else from its arguments. neutral: the value if
         this version has neither.
         """
-        return self._config[name] if name in self._config else self._args.get(name, neutral)
+        return self._config[name] if name in self._config else self.args.get(name, neutral)
 
     def arg(self, name: str, neutral: Any = None) -> Any:
-        return self._args.get(name, neutral)
+        return self.args.get(name, neutral)
 
 
 Got = Callable[[ModelDescriptor, Resolved], Any]
-
-
-def descend(model: Any, field: str) -> Any:
-    for part in field.split("."):
-        model = getattr(model, part)
-    return model
 
 
 def gqa(model: ModelDescriptor) -> bool:
@@ -147,11 +141,16 @@ def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     without a window size, all without a skip frequency, else all but each n-th, or by a list.
     """
     skip, layers = r("window_attn_skip_freq"), places(model)
-    if not r("window_size"):
-        return [False for _ in layers]
-    if skip is None:
-        return [True for _ in layers]
-    return [layer % skip != 0 if isinstance(skip, int) else bool(skip[layer - 1]) for layer in layers]
+    if not r("window_size") or skip is None:
+        return [bool(r("window_size"))] * len(layers)
+    return by_frequency(skip, layers)
+
+
+def by_frequency(frequency: int | Sequence[int], layers: Sequence[int]) -> list[bool]:
+    """Return for each layer, by its number from 1, whether it has what every n-th layer lacks, or what a list says."""
+    if isinstance(frequency, int):
+        return [layer % frequency != 0 for layer in layers]
+    return [bool(frequency[layer - 1]) for layer in layers]
 
 
 def places(model: ModelDescriptor) -> list[int]:
@@ -217,7 +216,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
     freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)
     if r("experimental_attention_variant") not in hybrid.DELTA_WORDS or freq is None:
         return ["*" for _ in layers]
-    return ["G" if (layer % freq if isinstance(freq, int) else freq[layer - 1]) else "*" for layer in layers]
+    return ["G" if delta else "*" for delta in by_frequency(freq, layers)]
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
@@ -254,4 +253,4 @@ def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     skip, layers = r("no_rope_freq"), places(model)
     if not skip:
         return [True for _ in layers]
-    return [layer % skip != 0 if isinstance(skip, int) else not skip[layer - 1] for layer in layers]
+    return by_frequency(skip if isinstance(skip, int) else [not each for each in skip], layers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -19,7 +20,7 @@ from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.plans.configuration import PLACES
 from symconfig.render.megatron_model import embedding_factor
 from symconfig.verify import megatron_resolved as means
-from symconfig.verify.megatron_resolved import Resolved, dense, descend, gqa, mla, moe, rope, scaled
+from symconfig.verify.megatron_resolved import Resolved, dense, gqa, mla, moe, rope, scaled
 from symconfig.verify.megatron_session import Result
 
 # Fields that name or place a model, and change nothing of what is computed in training.
@@ -57,7 +58,7 @@ class Row:
 
     def values(self, subject: Any, r: Resolved) -> tuple[Any, Any]:
         """Return (needed, resolved): the subject's value of the field and Megatron's."""
-        need = self.need(subject, r) if self.need else descend(subject, self.field)
+        need = self.need(subject, r) if self.need else attrgetter(self.field)(subject)
         return need, self.got(subject, r) if self.got else r(self.where, self.neutral)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,8 +13,8 @@ from symconfig.plans.plan import Plan
 from symconfig.verify.conversation import GRACE_S, START_S, converse
 from symconfig.verify.megatron_source import MegatronSource
 
-RUNNER = Path(__file__).with_name("megatron_runner.py")
-PYTHON = ("-E", "-P", "-u", str(RUNNER))
+RUNNER = Path(__file__).with_name("runners") / "megatron_runner.py"
+COMMAND = (sys.executable, "-E", "-P", "-u", str(RUNNER))
 
 # torch.cuda.get_device_capability; for ROCm torch answers with the gfx number's first digits, for Ascend
 # there is no such call and Megatron's gates are those of an A100.
@@ -46,7 +47,7 @@ TRANSFORMER_ENGINE_NEWEST = "2.13.0"
 class Job:
     """One argument list, with the machine that it is claimed to run on. `env`: what the launcher exports.
 
-    `rank`: of `world_size`. `task`: "check", or what else to do with the resolved arguments: megatron_<task>.py.
+    `rank`: of `world_size`. `task`: "check", or a function of megatron_tasks.py for the resolved arguments.
     """
 
     id: str
@@ -148,7 +149,7 @@ def run(
             heard(results[data["id"]])
 
     limits_s = START_S, timeout_s + GRACE_S
-    how, last_lines = converse(PYTHON, request, _environment(), limits_s, keep)
+    how, last_lines = converse(COMMAND, request, _environment(), limits_s, keep)
     for item in jobs:
         if item.id not in results:
             results[item.id] = Result(item.id, crash=how, last_lines=last_lines)

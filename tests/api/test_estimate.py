@@ -81,10 +81,19 @@ def test_what_does_not_fit_is_said_with_its_largest_part_and_where_it_does(run: 
         ({"tp": "2..4"}, "an estimate is of one layout"),
         ({"tq": "4"}, "tq: is not something that can be pinned"),
         ({"tp": "3", "dp": "8"}, "32 attention heads cannot be split over tp 3"),
-        ({"tp": "2", "dp": "2"}, "do not make all GPUs"),
+        ({"tp": "2", "dp": "2"}, "do not multiply to 8 GPUs"),
     ],
 )
 def test_pins_that_are_no_layout_are_refused(pins: dict[str, str], said: str) -> None:
     gpus = 24 if pins["tp" if "tp" in pins else "tq"] == "3" else 8
     with pytest.raises(InputError, match=said):
         symconfig.estimate("llama3.1-8b", "h100", gpus, pins=pins)
+
+
+@pytest.mark.parametrize("pins", ["tp=2", "[tp]", "null"])
+def test_pins_that_are_no_section_are_refused_as_by_plan(pins: str, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"model: llama3.1-8b\ncluster: h100\ngpus: 8\nglobal_batch_size: 16\npins: {pins}\n")
+    ended, other = (run(command, str(file)) for command in ("estimate", "plan"))
+    assert (ended.code, ended.err) == (2, other.err)
+    assert "pins: wrong value" in ended.err

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import symconfig
+from symconfig.descriptor.job import PIN_NAMES
 from tests.cli.support import JOB, LLAMA_CONFIG, Asked, Run
 from tests.cli.test_partition import MESH, PROGRAM
 from tests.sample_plans import sample_plan
@@ -190,12 +191,14 @@ def test_each_problem_is_a_sentence(
     before = sorted(desk.rglob("*"))
     name, *words = shlex.split(command)
     ended = run(name, *(one for word in words for one in SHORT.get(word, (word,))))
-    assert (ended.code, ended.out, asked.calls) == (2, "", 0)
+    assert (ended.code, ended.out, asked.calls) == (2, "", 0), f"tests/cli/refused.txt: not refused: {command}"
     assert len(ended.err) < 2000
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == max(len(said), 1), ended.err
     for parts in said:
         assert any(holds(line, parts.split(" … ")) for line in errors), f"not said: {parts}\n{ended.err}"
+    pins = [match[1] for line in errors if (match := re.match(r"error: --pin (\S+):", line))]
+    assert all(pin in PIN_NAMES or f"{pin}=" in command for pin in pins), f"no pin has such a name\n{ended.err}"
     assert sorted(desk.rglob("*")) == before
 
 

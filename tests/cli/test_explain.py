@@ -80,7 +80,7 @@ def test_from_python_the_same_step_is_simulated(run: Run, plan: Path) -> None:
     result = PlanResult(load_plan(plan))
     said = run("explain --timeline", plan, "--json").json()
     assert [result.timeline().idle(stage) for stage in range(4)] == [stage["idle"] for stage in said["stages"]]
-    with pytest.raises(InputError, match="need 1 to 2"):
+    with pytest.raises(InputError, match="need a whole number from 1 to 2"):
         result.timeline(candidate=3)
 
 

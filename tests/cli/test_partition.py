@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import symconfig
 from symconfig.api.graph_source import divisors, thinned
+from symconfig.descriptor.load import load_cluster, zoo_clusters
+from symconfig.descriptor.mesh import of_cluster
 from tests.cli.support import Run
 
 SMALL = ("--cluster", "h100", "--gpus", "8", "--solver", "adaptive")
@@ -133,7 +136,16 @@ def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path
 
 def test_a_gpu_without_bf16_is_partitioned_in_fp16(run: Run) -> None:
     job = "partition --model llama2-7b --cluster v100-16gb --gpus 32 --solver adaptive --global-batch-size 32"
-    assert "4,096 tokens, fp16, unfused attention\n" in run.done(job).out
+    told = run.done(job).out
+    assert "4,096 tokens, fp16, unfused attention\n" in told
+    assert "mesh: 8·nvlink (150 GB/s) x 4·spine (0.391 GB/s), 32 GPUs, cut into axes of " in told
+
+
+@pytest.mark.parametrize("name", zoo_clusters())
+def test_no_bandwidth_is_rounded_by_more_than_half_a_percent(name: str) -> None:
+    mesh = of_cluster(load_cluster(name), 4 * load_cluster(name).joined_gpus)
+    shown = [float(text.replace(",", "")) for text in re.findall(r"\((\S+) GB/s\)", str(mesh))]
+    assert shown == [pytest.approx(level.bandwidth_bytes_per_s / 1e9, rel=5e-3) for level in mesh.levels]
 
 
 def test_less_kept_is_worth_more_moved_where_gamma_is_small() -> None:

@@ -55,7 +55,7 @@ def test_every_number_names_a_source_and_a_guess_is_never_certain(clusters: dict
         found = list(quantities(cluster))
         assert len(found) >= 20, name
         for where, number in found:
-            assert len(number.source) >= 8, (name, where)
+            assert len(number.source) >= 8, f"{name}{where}: too short to find the number in: {number.source!r}"
             if number.source.startswith(("assumed", "fitted")):
                 assert number.uncertainty > 0, (name, where)
 
@@ -69,14 +69,14 @@ def test_every_efficiency_admits_that_it_is_uncertain(clusters: dict[str, Cluste
 @pytest.mark.parametrize("name", DATASHEET)
 def test_gpu_agrees_with_its_data_sheet(clusters: dict[str, ClusterDescriptor], name: str) -> None:
     units, _, gb_per_s, *tflops = DATASHEET[name]
-    gpu = clusters[name].gpu
-    assert gpu.compute_units == units
-    assert gpu.memory_bandwidth_bytes_per_s.value == pytest.approx(gb_per_s * GIGA, rel=0.01)
+    gpu, row = clusters[name].gpu, f"{name}: row of `datasheet` in tests/published/clusters.yaml"
+    assert gpu.compute_units == units, row
+    assert gpu.memory_bandwidth_bytes_per_s.value == pytest.approx(gb_per_s * GIGA, rel=0.01), row
     for precision, expected in zip(("fp16", "bf16", "fp8", "nvfp4"), tflops, strict=True):
         number = getattr(gpu.peak_flops, precision)
-        assert (number is None) == (expected is None), precision
+        assert (number is None) == (expected is None), f"{precision} of {row}"
         if number is not None and expected is not None:
-            assert number.value == pytest.approx(expected * TERA, rel=0.001), precision
+            assert number.value == pytest.approx(expected * TERA, rel=0.001), f"{precision} of {row}"
 
 
 @pytest.mark.parametrize("name", DATASHEET)

@@ -225,6 +225,7 @@ def test_fewer_gpus_with_a_link_to_each_peer_have_fewer_links(made: Write) -> No
         ("kernels: {link_efficiency: high}", "kernels.link_efficiency: wrong value (got high, need a number)."),
         ("levels:\n  rail: {size: 12}", "ours.yaml:3:3: levels: must grow by whole factors in size, got 8 then 12."),
         ("levels:\n  rail: {size: many}", 'ours.yaml:3:16: levels.rail.size: wrong value (got "many", need a whole'),
+        ("levels: {nvlink: {size: many}, node: {size: 8}}", 'levels.nvlink.size: wrong value (got "many"'),
         ("levels: {node: null}", "levels.node: the base has no such level (need one of nvlink, rail, spine)."),
         ("levels: {rail: 3}", "levels.rail: wrong value (got 3, need the fields of a level, or null for none)."),
         ("nvlink: 300GB/s\nlevels: {nvlink: 5}", "levels.nvlink: wrong value (got 5, need the fields of a level"),

@@ -95,6 +95,7 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
     [
         ("gemma4_text", {"enable_moe_block": True}, "use_double_wide_mlp"),
         ("gemma4_text", {**FURTHER["gemma4_text"], "top_k_experts": None}, "top_k_experts"),
+        ("gemma4_unified_text", {"global_head_dim": 0}, "global_head_dim"),
         ("helium", {"head_dim": 24}, "head_dim"),
         ("olmoe", {"head_dim": 24}, "head_dim"),
         ("minimax_m2", {"attn_type_list": [1, 0] * 4}, "attn_type_list"),

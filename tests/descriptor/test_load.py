@@ -81,6 +81,8 @@ def test_every_zoo_model_loads_under_its_own_name_with_a_source(name: str) -> No
     model = load_model(name)
     assert model.name == name
     assert "http" in model.source or "arXiv" in model.source
+    left = {field: text for field, text in model.model_dump().items() if "fill in" in str(text)}
+    assert not left, f"model_zoo/models/{name}.yaml: to be filled in: {left}"
 
 
 def test_an_unknown_name_gets_the_nearest_ones_and_the_command_that_lists_all() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from symconfig.descriptor.document import MAX_BYTES, Document, Place, load_yaml_strict, parse_yaml_strict
 from symconfig.descriptor.json_strict import load_json_strict, parse_json_strict
 from symconfig.descriptor.load import load_model
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"
 
@@ -241,3 +241,9 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"a": 1}')
     assert load_json_strict(path).data == {"a": 1}
+
+
+def test_equally_similar_names_of_a_set_are_in_one_order() -> None:
+    names = [f"abc{letter}" for letter in "hgfedcba"]
+    assert nearest("abc", set(names)) == "abca or abcb or abcc"
+    assert nearest("abc", names) == "abch or abcg or abcf"

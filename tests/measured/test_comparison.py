@@ -12,6 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
+from symconfig.measured import comparison
 from symconfig.measured.comparison import Comparison
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
@@ -132,6 +133,22 @@ def test_another_option_in_the_log_is_named(tmp_path: Path) -> None:
     assert [(one.option, one.script, one.log) for one in found.differences] == [
         ("--overlap-grad-reduce", "True", "False")
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "log", "equal"),
+    [
+        ("([0]*1+[1]*3)", "[0, 1, 1, 1]", True),
+        ("([0]*1+[1]*3)", (0, 1, 1, 1), True),
+        ("([0]*1+[1]*3)", "[0, 0, 1, 1]", False),
+        ("bf16", "torch.bfloat16", True),
+        ("fp32", "torch.bfloat16", False),
+        (1e-5, "1e-05", True),
+        ("[a, b]", "[a,b]", True),
+    ],
+)
+def test_values_are_compared_by_what_they_say(script: object, log: object, equal: bool) -> None:
+    assert (comparison._text(script) == comparison._text(log)) is equal
 
 
 def test_lists_of_a_short_log_are_read_as_the_script_s(tmp_path: Path) -> None:

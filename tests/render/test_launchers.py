@@ -102,7 +102,7 @@ def test_the_yaml_filter_gives_back_what_it_was_given(value: object, indent: int
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["slurmy"], "is not a launcher (got 'slurmy', need one of deepspeed, pytorchjob,"),
+        (["slurmy"], f"is not a launcher (got 'slurmy', need one of {', '.join(NAMES)})"),
         (["slurm", "slurm:time=1"], "is asked for twice"),
         (["slurm:big"], "is no setting (got 'big', need name=value)"),
         (["slurm:time=1,time=2"], "is set twice"),

@@ -1,7 +1,7 @@
 """Logits of megatron-core's GPTModel, built from an argument list, on one CPU process. Run as a script by test_logits.
 
-Usage: logits_worker.py REQUEST.pt ANSWER.pt. The request holds `source` (the folder with megatron/), `verify`
-(symconfig/verify) and `cases`: by name, `args`, `tokens[B, T]` and `weights` under transformers' names with
+Usage: logits_worker.py REQUEST.pt ANSWER.pt. The request holds `source` (the folder with megatron/), `runners`
+(symconfig/verify/runners) and `cases`: by name, `args`, `tokens[B, T]` and `weights` under transformers' names with
 their `config`. The answer has the logits by name.
 """
 
@@ -99,9 +99,9 @@ def main(request_file: str, answer_file: str) -> None:
     import torch
 
     request = torch.load(request_file, weights_only=False)
-    sys.path.insert(0, str(request["verify"]))
+    sys.path.insert(0, str(request["runners"]))
     runner = importlib.import_module("megatron_runner")
-    del sys.path[0]  # it has a megatron.py of its own
+    del sys.path[0]
     shims, weights = runner.load("megatron_shims"), importlib.import_module("megatron_weights")
     shims.install(Path(request["source"]))
     os.environ.update(WORLD_SIZE="1", RANK="0", LOCAL_RANK="0")

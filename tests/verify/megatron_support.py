@@ -53,10 +53,10 @@ def checked(
     """Checks of all lists, and Megatron's answers on them, in one process; those of `built` with their ranks."""
     found = source()
     items = {**built, **parsed}
-    jobs = {name: megatron.session_jobs({name: item}, found, build=name in built) for name, item in items.items()}
+    jobs = {name: megatron.session_jobs(name, item, found, build=name in built) for name, item in items.items()}
     answers = megatron_session.run(found, [job for each in jobs.values() for job in each], LIMIT_S)
-    judge = megatron.judge
     checks = {
-        name: [*megatron.offline(item), *judge(item, answers, jobs[name], found, False)] for name, item in items.items()
+        name: [*megatron.offline(item), *megatron.judge(item, answers, jobs[name], found)]
+        for name, item in items.items()
     }
     return checks, answers

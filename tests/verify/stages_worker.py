@@ -1,4 +1,4 @@
-"""Asks Megatron's own functions what each (virtual) stage holds. A script for `python -E -P`: SOURCE VERIFY_FOLDER.
+"""Asks Megatron's own functions what each (virtual) stage holds. A script for `python -E -P`: SOURCE RUNNERS_FOLDER.
 
 Standard input: a JSON list of cases, each the arguments of a TransformerConfig. Answer, one JSON line: per case
 [[[first layer, number of layers] of each virtual stage] of each stage], or the refusal as text.

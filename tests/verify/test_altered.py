@@ -26,6 +26,8 @@ from symconfig.verify.megatron import Rendered
 from tests.altered_models import altered
 from tests.verify.megatron_support import LIMIT_S, source
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 CLUSTER = load_cluster("h100")
 MODELS = tuple(name for name in zoo_models() if load_model(name).vision is None)
 

@@ -29,6 +29,8 @@ from symconfig.verify.checks import Check, Options
 from tests.sample_plans import learning_plan, sample_plan
 from tests.sample_rl import LEARNING
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": "none"}
 
 

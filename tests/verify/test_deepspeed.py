@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from symconfig.existing.recover.deepspeed import built_json
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.frameworks.deepspeed import keys
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import conversation, deepspeed
+from symconfig.verify import deepspeed
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
 from tools.generate import keys as release_keys
@@ -50,9 +52,9 @@ def _findings(edit: Edit, case: str = "zero1", auto: bool = False) -> str:
     """What the rules say of a rendered JSON after a mistake was made in it."""
     plan = _plan(case)
     config = json.loads(render(plan, "deepspeed")["ds_config_hf.json" if auto else "ds_config.json"])
-    assert not deepspeed.broken(DeepSpeedFacts.of_data(config, "x", auto), rules.KEYS)
+    assert not deepspeed.broken(DeepSpeedFacts(tree=built_json(config, "x"), trainer=auto), rules.KEYS)
     edit(config)
-    facts = DeepSpeedFacts.of_data(config, "x", auto, plan.best.configuration.world_size)
+    facts = DeepSpeedFacts(tree=built_json(config, "x"), trainer=auto, gpus=plan.best.configuration.world_size)
     return "\n".join(map(str, deepspeed.broken(facts, rules.KEYS if auto else rules.RULES)))
 
 
@@ -180,7 +182,7 @@ def test_deepspeed_s_own_words_come_through(answers: dict[str, list[dict[str, An
 def test_a_hang_and_a_crash_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"task": "resolve", "config": {}, "world_size": 1}
     assert "within 0.01 s" in deepspeed.run([request], 0.01)[0]["error"]
-    monkeypatch.setattr(conversation.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "status 1" in deepspeed.run([request], 60)[0]["error"]
 
 

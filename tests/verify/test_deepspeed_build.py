@@ -15,8 +15,9 @@ from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import deepspeed, deepspeed_runner
+from symconfig.verify import deepspeed
 from symconfig.verify.checks import Check, Options, verify
+from symconfig.verify.runners import deepspeed_runner
 from symconfig.verify.shell import dry_run
 from tests.render.deepspeed_support import tiny
 from tests.sample_plans import sample_model, sample_plan

@@ -22,7 +22,7 @@ from tests.sample_plans import sample_plan
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-VERIFY = Path(megatron_source.__file__).parent
+RUNNERS = Path(megatron_source.__file__).with_name("runners")
 WORKER = Path(__file__).with_name("logits_worker.py")
 SEQUENCE, VOCABULARY = 24, 200
 # Kernels, number formats and the transport of tokens between GPUs: none changes what is computed.
@@ -206,7 +206,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
     for case in cases.values():
         case["args"] = [*case["args"], *IMPLEMENTATION]
     folder = tmp_path_factory.mktemp("logits")
-    torch.save({"source": str(source.root), "verify": VERIFY, "cases": cases}, folder / "request.pt")
+    torch.save({"source": str(source.root), "runners": RUNNERS, "cases": cases}, folder / "request.pt")
     ended = subprocess.run(
         [sys.executable, str(WORKER), str(folder / "request.pt"), str(folder / "answer.pt")],
         capture_output=True,

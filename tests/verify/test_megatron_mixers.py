@@ -19,6 +19,8 @@ from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import checked, rendered, replaced
 from tests.verify.structures import MAMBA, SWITCHES, deepseek_v32, granite_4, of_pattern, qwen3_next
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 NETS = "gated delta nets and gated attention"
 FOUR = [True, True, True, False]
 INDEXER: dict[str, Any] = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}

@@ -29,6 +29,8 @@ from symconfig.verify.megatron_session import Result
 from tests.sample_plans import _DEGREES, sample_model, sample_plan, with_optimizer
 from tests.verify.megatron_support import checked, rendered, replaced
 
+pytestmark = pytest.mark.usefixtures("warm_megatron")
+
 Real = tuple[dict[str, list[Check]], dict[str, Result]]
 MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 # Kernels, buffers and schedules, which Megatron has no single resolved value for, or derives from others; how the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -134,11 +135,11 @@ def in_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_conversation(in_ascii: None) -> None:
     heard: list[Json] = []
-    how, _ = converse(["reading.py"], {"text": "模型"}, dict(os.environ), (60, 60), heard.append)
+    how, _ = converse([sys.executable, "reading.py"], {"text": "模型"}, dict(os.environ), (60, 60), heard.append)
     assert (heard, how) == ([{"ok": True, "read": "größe", "asked": "模型"}], "ended with status 0")
 
 
 def test_a_process_that_says_nothing_is_stopped(in_ascii: None, tmp_path: Path) -> None:
     (tmp_path / "sleeping.py").write_text("import time\ntime.sleep(600)\n")
-    how, _ = converse(["sleeping.py"], {}, dict(os.environ), (0.5, 60), lambda line: None)
+    how, _ = converse([sys.executable, "sleeping.py"], {}, dict(os.environ), (0.5, 60), lambda line: None)
     assert how == "did not answer within 0.5 s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.machinery
-import types
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,8 @@ from symconfig.verify.megatron_session import Job, Result
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, source
+
+pytestmark = pytest.mark.usefixtures("warm_megatron")
 
 LAYERS, SEQUENCE, WIDTH, FFN, HEADS, TP = 4, 4096, 5120, 13824, 40, 4  # of the tests' llama2-13b
 RECOMPUTES = {
@@ -111,10 +112,7 @@ def test_every_recompute_of_experts_and_latent_attention(traces: dict[str, Mappi
 
 def test_the_stand_in_for_the_router_is_balanced() -> None:
     pytest.importorskip("torch")
-    path = megatron_session.RUNNER.with_name("megatron_stand_ins.py")
-    module: Any = types.ModuleType("megatron_stand_ins")
-    importlib.machinery.SourceFileLoader("megatron_stand_ins", str(path)).exec_module(module)
-    chosen = module.balanced(512, 64, 6)
+    chosen = importlib.import_module("symconfig.verify.runners.megatron_patches").balanced(512, 64, 6)
     assert chosen.sum(dim=0).tolist() == [512 * 6 // 64] * 64
     assert chosen.sum(dim=1).tolist() == [6] * 512
 

@@ -18,9 +18,11 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.pipeline_layout import dealt, written
 from symconfig.plans.plan import Plan
-from symconfig.verify import megatron, megatron_agreement, megatron_runner, megatron_session
+from symconfig.verify import megatron, megatron_agreement, megatron_session
 from symconfig.verify.megatron_session import Result
 from tests.verify.megatron_support import LIMIT_S, rendered, source
+
+pytestmark = pytest.mark.usefixtures("warm_megatron")
 
 UNEVEN = "Ett|(tt|)*15(t*3|)*15t*3L"
 GLM = Path(__file__).parent / "models" / "glm-4.5-air.yaml"
@@ -81,9 +83,8 @@ def plans() -> dict[str, Plan]:
 @pytest.fixture(scope="module")
 def results(plans: dict[str, Plan]) -> dict[str, Result]:
     """Megatron's word on each plan's arguments, for those of old versions as well: it still has their options."""
-    return megatron_session.run(
-        source(), megatron.session_jobs({name: rendered(plan) for name, plan in plans.items()}, source()), LIMIT_S
-    )
+    jobs = [job for name, plan in plans.items() for job in megatron.session_jobs(name, rendered(plan), source())]
+    return megatron_session.run(source(), jobs, LIMIT_S)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -118,7 +119,9 @@ def test_megatron_builds_the_layers_of_each_kind_of_two() -> None:
     mixed = symconfig.plan_mixed("llama2-13b", "h100*16 + a100-80gb*16", 64, pins=pins, top=1).plan
     told = {host.share.cluster.name: mixed.of(host) for host in mixed.best.hosts}
     results = megatron_session.run(
-        source(), megatron.session_jobs({name: rendered(plan) for name, plan in told.items()}, source()), LIMIT_S
+        source(),
+        [job for name, plan in told.items() for job in megatron.session_jobs(name, rendered(plan), source())],
+        LIMIT_S,
     )
     for name, plan in told.items():
         assert results[name].error is None
@@ -153,7 +156,7 @@ def cases() -> Iterator[Medium]:
 
 
 def asked(questions: list[Medium]) -> list[Any]:
-    root, folder = source().root, Path(megatron_runner.__file__).parent
+    root, folder = source().root, megatron_session.RUNNER.parent
     command = [sys.executable, "-E", "-P", str(Path(__file__).with_name("stages_worker.py")), str(root), str(folder)]
     ended = subprocess.run(
         command, input=json.dumps(questions), capture_output=True, text=True, timeout=300, check=False

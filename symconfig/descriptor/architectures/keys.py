@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from symconfig.resources import json_data
 
 
 class Derived(Enum):
@@ -228,24 +229,18 @@ SAME_NETWORK = pairs("qwen=qwen2 gpt3=gpt2 kimi_k2=deepseek_v3 mimo=qwen2 bailin
 SCORE_BIAS = ("afmoe", "ernie4_5_moe")
 
 
-@cache
-def _file() -> Mapping[str, Any]:
-    rows: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return rows
-
-
 def families() -> Mapping[str, Any]:
     """Return the families of the recorded Transformers release by model_type.
 
     Each row has defaults, types, aliases, rope and the text section.
     """
-    rows: Mapping[str, Any] = _file()["families"]
+    rows: Mapping[str, Any] = json_data(FILE)["families"]
     return rows
 
 
 def row_of(kind: str) -> Mapping[str, Any] | None:
     """Return the recorded row of a family, else of a text model inside a multimodal one; None if there is neither."""
-    row: Mapping[str, Any] | None = families().get(kind, _file()["inner"].get(kind))
+    row: Mapping[str, Any] | None = families().get(kind, json_data(FILE)["inner"].get(kind))
     return row
 
 
@@ -262,7 +257,7 @@ def defaults(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def tower_defaults(kind: str) -> Mapping[str, Any]:
     """Return the defaults of a vision tower's class by key. Raises KeyError for an unknown model_type."""
-    values: Mapping[str, Any] = _file()["towers"][kind]
+    values: Mapping[str, Any] = json_data(FILE)["towers"][kind]
     return values
 
 
@@ -288,7 +283,7 @@ def around() -> dict[str, tuple[str, str]]:
     The type counts where the section names none.
     """
     own = {kind: row["text"] for kind, row in families().items() if row.get("text")}
-    return {kind: (section, inner) for kind, (section, inner) in (own | _file()["around"]).items()}
+    return {kind: (section, inner) for kind, (section, inner) in (own | json_data(FILE)["around"]).items()}
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:

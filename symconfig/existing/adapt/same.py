@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from symconfig.descriptor.meaning import meaning
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem, Problems
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described as named
@@ -23,30 +23,29 @@ WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 def check(names: Namespace, plan: Plan) -> None:
     """Raise InputError with every field in which Megatron-LM's options state another model or length than the plan."""
-    wanted, problems = plan.best.configuration.seq_length, list[Problem]()
+    wanted, problems = plan.best.configuration.seq_length, Problems()
     if (length := names.whole("seq_length", wanted)) != wanted:
-        problems.append(names.problem(WHAT, "seq_length", got=length, need=str(wanted), hint=HINT))
-    try:
-        mine = meaning(described(names, seq_length=length, vocab_size=plan.model.vocab_size, named=plan.model).model)
-    except InputError as error:
-        raise InputError([*problems, *error.problems]) from None
-    problems += _other_model(mine, plan, names.settings[0].place.file if names.settings else None)
-    if problems:
-        raise InputError(problems)
+        problems.add(names.problem(WHAT, "seq_length", got=length, need=str(wanted), hint=HINT))
+    vocab_size = plan.model.vocab_size
+    mine = problems.collect(
+        lambda: meaning(described(names, seq_length=length, vocab_size=vocab_size, named=plan.model).model)
+    )
+    if mine is not None:
+        problems.add(*_other_model(mine, plan, names.settings[0].place.file if names.settings else None))
+    problems.check()
 
 
 def check_program(reading: Reading, plan: Plan) -> None:
     """Raise InputError if a program states another sequence length or model than the plan."""
     arguments, wanted = Arguments(reading.settings), plan.best.configuration.seq_length
-    problems: list[Problem] = []
+    problems = Problems()
     length = arguments.whole(*SEQUENCE)
     if length is not None and length != wanted:
-        problems.append(Problem(WHAT, file=reading.file, got=str(length), need=str(wanted), hint=HINT))
+        problems.add(Problem(WHAT, file=reading.file, got=str(length), need=str(wanted), hint=HINT))
     described = named(reading, arguments, Supplied(), [])
     if described is not None:
-        problems += _other_model(meaning(described.model), plan, reading.file)
-    if problems:
-        raise InputError(problems)
+        problems.add(*_other_model(meaning(described.model), plan, reading.file))
+    problems.check()
 
 
 def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:

@@ -260,7 +260,8 @@ class RlConfiguration(MegatronConfiguration):
         self.reader, self.version_given = reader, supplied.megatron_version is not None
         self.version = reader.version()
         self.settings, self.parsed, self.apart = reader.megatron(), False, reader.apart
-        self.complete = reading.complete and reader.whole
+        # Of slime alone Megatron-LM's options describe all of the workers, unless the model's are in a file not read.
+        self.complete = reading.complete and slime.applies(reading) and not slime.model_hidden(reading)
         self.dealt = bool(self.settings) and tuners.program(reading) is not None
         self.label = f"{reader.trainer.name} with {reader.workers.name} workers"
         if reader.workers.options:
@@ -282,7 +283,7 @@ class RlConfiguration(MegatronConfiguration):
         broken = super().findings(cluster) if self.settings else []
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += self.findings_in_json()
-        return [*own, *findings(rl_rules.RULES, rl_rules.RlFacts(self.reader, self.gpus))]
+        return [*own, *findings(rl_rules.RULES, replace(self.reader, gpus=self.gpus or 0))]
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""

@@ -182,3 +182,11 @@ def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
         return parse(text, syntax_of(text))
     except InputError as error:
         return setting.unread(f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
+
+
+def mapping_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
+    """Return `tree_of` the setting; an Unread, too, if the file holds no keys at its top level."""
+    tree = tree_of(setting, lookup, *below)
+    if isinstance(tree, Unread) or isinstance(tree.data, dict):
+        return tree
+    return setting.unread("names a file that holds no keys at its top level")

@@ -24,7 +24,7 @@ from symconfig.existing.launch.dialects.override import (
     overrides_apart,
 )
 from symconfig.existing.launch.dialects.translate import by_path, table_with
-from symconfig.existing.launch.files import FileLookup, dialect_of, read_document, read_sections, tree_of
+from symconfig.existing.launch.files import FileLookup, dialect_of, mapping_of, read_document, read_sections, tree_of
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
@@ -116,13 +116,13 @@ def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
-    tree = tree_of(setting, lookup)
+    tree = mapping_of(setting, lookup)
     preset = tuners.ACCELERATE_PRESETS.get(setting.values[-1].text)
     if isinstance(tree, Unread) and preset is not None:
         tree = parse_yaml(
             Text(f"the {setting.values[-1].text} of {known.tuner.name if known else ''}", preset.encode())
         )
-    if isinstance(tree, Unread) or not isinstance(tree.data, dict):
+    if isinstance(tree, Unread):
         why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
         return reading.noting(Unread(setting.place, setting.spelled, why))
     counts = {name: n for name in ("num_processes", "num_machines") if type(n := tree.get(name)) is int}
@@ -159,8 +159,8 @@ def _fsdp(reading: Reading, lookup: FileLookup) -> Reading:
     setting = reading.last(("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
-    tree = tree_of(setting, lookup)
-    if isinstance(tree, Unread) or not isinstance(tree.data, dict):
+    tree = mapping_of(setting, lookup)
+    if isinstance(tree, Unread):
         return reading.noting(setting.unread("is no JSON of FSDP that can be read"))
     return reading.with_files(tree.text, fsdp=tree)
 
@@ -281,7 +281,7 @@ def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
         if setting is None:
             word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
             setting = Setting("--config", "--config", (word,), reading.start)
-        read = tree_of(setting, lookup, below)
+        read = mapping_of(setting, lookup, below)
         top = read if isinstance(read, Tree) else None
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, lookup, unread), top]
@@ -315,7 +315,7 @@ def _inherited(tree: Tree, lookup: FileLookup, unread: list[Unread], depth: int 
     here = replace(lookup, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
     for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
-        read = tree_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here)
+        read = mapping_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here)
         if isinstance(read, Tree):
             yield from _inherited(read, lookup, unread, depth + 1)
             yield read
@@ -342,7 +342,7 @@ def _sections_file(reading: Reading, lookup: FileLookup) -> tuple[Tree | None, t
         return None, (name.unread("its folder or its name is not known"),)
     if file is None:
         return None, ()
-    tree = tree_of(file, lookup, str(Path(reading.path).parent))
+    tree = mapping_of(file, lookup, str(Path(reading.path).parent))
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
 
 

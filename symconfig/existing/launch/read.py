@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.job import Job
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import COMMAND, read_bash
 from symconfig.existing.launch.dialects.override import is_override
@@ -126,7 +127,8 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
 
 
 def refused(tree: Tree) -> InputError:
-    """Return the error for a data file that is no known launch configuration: a list, symconfig's, a model, other."""
+    """Return the error for a data file that is no known launch configuration: a list, symconfig's, a model, a
+    job, other."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"
@@ -135,6 +137,8 @@ def refused(tree: Tree) -> InputError:
     elif "model_type" in data or "architectures" in data:
         what = "describes a model and not how it is trained"
         hint = "the script that starts the training, with --model and this file"
+    elif "cluster" in data and data.keys() <= Job.model_fields.keys():
+        what, hint = "is a job of symconfig and no launch configuration", f"symconfig plan {tree.text.file}"
     else:
         hint = "a bash script, YAML of Megatron-Bridge, NeMo 2, NeMo-RL or the Trainer, or DeepSpeed's JSON"
     return InputError(what, file=tree.text.file, hint=hint)

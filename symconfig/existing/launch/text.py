@@ -18,7 +18,7 @@ from typing import Any
 
 from symconfig.errors import InputError, Problem
 from symconfig.format import learn
-from symconfig.resources import may_read, opened
+from symconfig.resources import may_read, missing, opened
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -177,7 +177,8 @@ def _bytes(path: Path, root: Path) -> bytes:
             raise FileNotFoundError
         real = path.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise InputError("does not exist", file=str(path)) from None
+        listed = "\0" not in str(path) and path.parent.resolve().is_relative_to(readable(root))
+        raise InputError([missing(path) if listed else Problem("there is no such file", file=str(path))]) from None
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "a link leads back to itself"
         raise InputError(f"cannot be read ({why})", file=str(path)) from None

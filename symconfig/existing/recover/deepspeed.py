@@ -27,11 +27,10 @@ from symconfig.formats.deepspeed import (
     gradient_bytes_of,
     precision_of,
     section,
-    switches,
     zero_of,
 )
 from symconfig.formats.tuners import SEQUENCE
-from symconfig.frameworks.behaviour import COMPILED, LIGER, stepping, switched
+from symconfig.frameworks.behaviour import COMPILED, LIGER, Switches, stepping, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED, DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
 from symconfig.frameworks.known import built
@@ -248,9 +247,9 @@ def _hint(in_json: str, key: str, arguments: Arguments) -> str:
     return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
 
 
-def built_json(config: Mapping[str, Any]) -> Tree:
-    """Return the JSON that a program builds for DeepSpeed as if it had been read, without places."""
-    return Tree(Text(_WRITTEN, b""), config, {}, "json")
+def built_json(config: Any, file: str = _WRITTEN) -> Tree:
+    """Return data, such as the JSON that a program builds for DeepSpeed, as if it had been read, without places."""
+    return Tree(Text(file, b""), config, {}, "json")
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
@@ -282,11 +281,17 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
     if problems or model is None or sizes is None or length is None:
         raise InputError(list(dict.fromkeys(problems)))
     model = replace(model, model=built(model.model, "deepspeed"))
-    kernels, zero, width = _kernels(arguments, model.model), zero_of(config), gradient_bytes_of(config)
+    zero, width, replicated = zero_of(config), gradient_bytes_of(config), sizes.dp * sizes.sequence > 1
+    reduces, gathers = not zero.stage or zero.overlap, zero.stage != 3 or zero.prefetch
     optimizer, taken = optimizer_of(config, arguments)
-    behaviour = switches(zero, width, sizes.gpus // sizes.tensor, kernels)
+    behaviour = Switches(
+        implementation=_kernels(arguments, model.model),
+        bytes={"gradient": float(width)},
+        framework={"all_reduced_gradients": not zero.scatters},
+        reduces_beside=reduces or not replicated,
+        gathers_ahead=gathers or not replicated,
+    )
     framework = stepping(switched(DEEPSPEED, cluster.gpu.architecture, behaviour), optimizer)
-    replicated = sizes.dp * sizes.sequence > 1
     configuration = Setup(
         tp=sizes.tensor,
         cp=sizes.sequence,
@@ -299,8 +304,8 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
         zero_stage=zero.stage,
         precision=precision,
         cp_comm="a2a" if sizes.sequence > 1 else "p2p",
-        overlap_grad_reduce=replicated and (zero.overlap or zero.stage == 0),
-        overlap_param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
+        overlap_grad_reduce=replicated and reduces,
+        overlap_param_gather=replicated and zero.stage > 0 and gathers,
         optimizer_offload=zero.offload.optimizer,
         param_offload=zero.offload.weights,
         moe_dispatcher="alltoall" if model.model.experts else None,

@@ -12,6 +12,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
+from symconfig.format import nested
 from symconfig.formats.links import value_of
 
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
@@ -125,10 +126,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
     Its model_type is that of the most similar of deepseek_v3 (MLA), mixtral (experts), llama and gpt2 (an MLP without a
     gate); its dtype is float16 with --fp16, else bfloat16. Raises InputError with one problem per validation error.
     """
-    fields: dict[str, Any] = {}
-    for name, value in values.items():
-        section, _, inner = name.rpartition(".")
-        (fields.setdefault(section, {}) if section else fields)[inner] = value
+    fields = nested(values)
     if "latent" in fields:
         fields["latent"].setdefault("q_lora_rank", None)
     experts, gated = fields.get("experts"), fields.get("gated_mlp", True)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import NO_MIXER
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.fields import Fields
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import Pattern, all_but, layer_pattern
 from symconfig.formats.megatron import EXPERTS
@@ -64,16 +64,15 @@ def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...],
     return None if rest else tuple(mixers)
 
 
-def spelled(names: Mapping[str, Any]) -> str:
+def spelled(names: Namespace) -> str:
     """Return the hybrid pattern that the options give; an empty string if there is none."""
-    return next((str(names[dest]) for dest in PATTERN if names.get(dest)), "")
+    return next(filter(None, map(names.word, PATTERN)), "")
 
 
 def mixer_fields(out: Fields) -> None:
     """Record in `out` a hybrid pattern's layers, else an attention variant's; to be called before all layer fields."""
     args = out.args
-    text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
-    if text:
+    if text := spelled(args):
         _of_pattern(out, text)
     elif args.given(VARIANT) and args.word(VARIANT):
         _variant(out, args.word(VARIANT))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -20,7 +20,6 @@ from symconfig.existing.recover.run import Assumed, Described, Impossible, Run, 
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
 from symconfig.frameworks.megatron import hybrid, options
-from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
 from symconfig.frameworks.megatron.options import optimizer
 from symconfig.graph.scheme import CpComm
@@ -128,36 +127,18 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
     with cp 1, the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
     """
     descriptor = model.model
+    experts = descriptor.experts is not None
     tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
     chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
     vpp, dp, zero = chunks or 1, gpus // (tp * pp * cp), options.zero_stage(names)
-    gtp = options.weight_shards(names)
-    overlap = options.overlap(names, zero, pp, vpp)
-    width = options.gradient_bytes(names, zero)
-    experts = descriptor.experts is not None
-    framework = options.behaviour(
-        names,
-        cluster.gpu.architecture,
-        overlap,
-        zero=zero,
-        gradient_bytes=width,
-        replicas=dp * cp // gtp,
-        pp=pp,
-        vpp=vpp,
-        latent=descriptor.latent is not None,
-        experts=experts,
-    )
     micro, ep = names.whole("micro_batch_size"), names.whole("expert_model_parallel_size") if experts else 1
     recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
     if "recompute_layers" in recompute and parts > 1:  # Megatron-LM counts the parts of a layer
         recompute["recompute_layers"] = -(-recompute["recompute_layers"] // parts)
-    target = Target("megatron", names.table.version)
-    group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
-    offloaded = names["optimizer_cpu_offload"]
+    target, share = Target("megatron", names.table.version), names.number(1.0, "optimizer_offload_fraction")
+    overlap: dict[str, Any] = options.overlap(names, zero, pp, vpp)
     dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
-    exchange: Any = names["cp_comm_type"]
-    exchange = exchange[0] if isinstance(exchange, tuple) and exchange else exchange
-    hidden: dict[str, Any] = overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1}
+    exchange: Any = next(iter(names.words("cp_comm_type")), None)
     configuration = Setup(
         tp=tp,
         pp=pp,
@@ -166,7 +147,7 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
         ep=ep,
         etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
         dp=dp,
-        gtp=gtp,
+        gtp=options.weight_shards(names),
         micro=micro,
         global_batch=names.whole("global_batch_size", micro * dp),  # without it one microbatch, as in Megatron-LM
         seq_length=length,
@@ -175,12 +156,12 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
         zero_stage=zero,
         precision=options.precision(names) or "bf16",
         cp_comm=exchange if exchange in get_args(CpComm) and cp > 1 else "p2p",
-        **hidden,
-        optimizer_offload=float(share if isinstance(share, int | float) else 1) if offloaded else 0.0,
+        **overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1},
+        optimizer_offload=share if names["optimizer_cpu_offload"] else 0.0,
         activation_offload=bool(names["fine_grained_activation_offloading"]),
-        microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
+        microbatch_group_size=names.whole("microbatch_group_size_per_vp_stage", pp) if vpp > 1 else None,
         moe_dispatcher=dispatcher,
-        grad_bytes=width,
+        grad_bytes=options.gradient_bytes(names, zero),
         moe_flex_backend=options.flex_backend(names) if experts else None,
         cuda_graphs=options.graphed(names, experts) or "none",
         fp8_param_gather=bool(names["fp8_param_gather"]),
@@ -188,14 +169,15 @@ def _run(names: Namespace, gpus: int, length: int, cluster: ClusterDescriptor, m
         expert_capacity=options.expert_capacity(names) if experts else 0.0,
         paged_stash=experts and bool(names["moe_paged_stash"]),
         **fields,
-        framework=framework,
         backend=target.backend,
         version=target.version,
     )
+    latent = descriptor.latent is not None
+    framework = options.behaviour(names, cluster.gpu.architecture, configuration, latent)
     return Run(
         target,
         model,
-        configuration,
+        replace(configuration, framework=framework),
         optimizer=optimizer(names) or Optimizer(),
         assumed=tuple(_assumed(names, descriptor, configuration)),
     )
@@ -260,7 +242,7 @@ def _within(names: Namespace, dest: str) -> bool:
 
 
 def stages(
-    names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
+    names: Namespace, layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
     """Return the chunks per pipeline stage (vpp), and the fields of a configuration on the stages' layers.
 
@@ -277,17 +259,16 @@ def stages(
         equal = len(set(chunks)) == 1
         chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * predictions + "L"
         return _divided(len(chunks), pp), {} if equal else {"pipeline_layout": pipeline_layout.compact(chunks)}
-    layout = names.get("pipeline_model_parallel_layout")
-    if isinstance(layout, str) and layout:
+    if layout := names.word("pipeline_model_parallel_layout"):
         return _divided(len(pipeline_layout.expanded(layout)), pp), {"pipeline_layout": layout}
     if pp == 1:
         return 1, {}
     fields: dict[str, Any] = {}
     for field in ("first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss"):
-        dest = BY_FIELD[f"{field}"][0]
-        fields[field] = _whole(names, dest) if field.endswith("layers") else bool(names.get(dest))
+        dest = BY_FIELD[field][0]
+        fields[field] = names.integer(dest) if field.endswith("layers") else names.switch(dest)
     # The number of chunks, or the layers of each (arguments.py, validate_args).
-    vpp, each = (_whole(names, dest) for dest in ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))
+    vpp, each = map(names.integer, ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))
     if vpp is None and each is not None:
         held = _divided(layers + fields["account_for_embedding"] + fields["account_for_loss"], pp)
         return (None if held is None else _divided(held, each)), fields
@@ -296,8 +277,3 @@ def stages(
 
 def _divided(number: int, by: int) -> int | None:
     return None if number % by else number // by
-
-
-def _whole(names: Mapping[str, Value], dest: str) -> int | None:
-    value = names.get(dest)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -246,7 +246,7 @@ def _vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> 
     vocabulary.
     """
     args = out.args
-    kind = args.word("tokenizer_type") if args.known("tokenizer_type") else "a fork's"
+    kind = "a fork's" if "tokenizer_type" in args.dark else args.word("tokenizer_type")
     stated, padded = args.integer("vocab_size"), args.integer("padded_vocab_size")
     if stated is not None and kind in _NULL:  # until core_v0.17 it adds an end-of-document token
         stated += not args.table.at_least("core_v0.18.2")
@@ -260,7 +260,7 @@ def _vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> 
     if size is not None and fits(size):
         return size
     if size is None:
-        if not kind and (not args.known("merge_file") or args.given("merge_file")):
+        if not kind and ("merge_file" in args.dark or args.given("merge_file")):
             kind = _OF_MERGES
         if kind in _BY_TYPE and fits(_BY_TYPE[kind]):
             out.assume("vocab_size", _BY_TYPE[kind], f"the vocabulary that {kind} was made for", "tokenizer_type")
@@ -282,7 +282,7 @@ def _of_name(out: Fields) -> int | None:
 
     A name is that of a known model, else in `zoo.vocabularies`; a .model or .json file counts by its folder's name.
     """
-    path = PurePosixPath(out.args.word("tokenizer_model") if out.args.known("tokenizer_model") else "")
+    path = PurePosixPath("" if "tokenizer_model" in out.args.dark else out.args.word("tokenizer_model"))
     name = path.parent if path.suffix in (".model", ".json") else path
     known = zoo.by_name(str(name), None) if name.name else None
     sizes = zoo.vocabularies()

@@ -104,12 +104,8 @@ class Namespace(Mapping[str, Value]):
 
     def whole(self, dest: str, otherwise: int = 1) -> int:
         """Return the value as an integer; `otherwise` if it is absent or of another type."""
-        value = self[dest]
-        return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
-
-    def known(self, dest: str) -> bool:
-        """Return whether the value can be read; False only if the given value is unknown or refused."""
-        return dest not in self.dark
+        value = self.integer(dest)
+        return otherwise if value is None else value
 
     def value(self, *dests: str) -> Value:
         """Return the first given destination's value (default if unreadable), else the first default, else None."""
@@ -150,12 +146,7 @@ class Namespace(Mapping[str, Value]):
         """
         if (setting := self.setting(dest)) is not None:
             return setting.spelled
-        if self.printed:
-            return dest
-        for value in (True, False):
-            with suppress(KeyError):
-                return option(self.table, dest, value)
-        return "--" + dest.replace("_", "-")
+        return dest if self.printed else option(self.table, dest) or self.option(dest, False)
 
     def problem(
         self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
@@ -167,9 +158,7 @@ class Namespace(Mapping[str, Value]):
 
     def option(self, dest: str, value: Value = True) -> str:
         """Return this version's option that sets `dest`, for a switch to `value`; --dest with dashes without one."""
-        with suppress(KeyError):
-            return option(self.table, dest, value)
-        return "--" + dest.replace("_", "-")
+        return option(self.table, dest, value) or "--" + dest.replace("_", "-")
 
 
 @cache

@@ -7,7 +7,6 @@ are, or what is counted in their place; `indifferent` those that neither memory 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,16 +18,15 @@ from symconfig.formats.megatron import LINKED
 from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron import mindspeed
 from symconfig.frameworks.megatron.flags import Value, defaults, first_with, versions
+from symconfig.resources import json_data
 
 DATA = Path(__file__).with_name("destinations.json")
 _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it
 
 
-@cache
 def destinations() -> dict[str, Any]:
     """Return destinations.json: refused and left out destinations with the reason, others by kind."""
-    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return data
+    return json_data(DATA)
 
 
 @cache

@@ -3,7 +3,6 @@ which model of the zoo is computed: by every field that changes what is computed
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +16,7 @@ from symconfig.descriptor.meaning import Meaning, meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.run import Assumed
-from symconfig.resources import data_dir
+from symconfig.resources import data_dir, json_data
 
 _FILE = "known.json"
 # How weights are stored, by the end of a name, and bytes of each; "thinking" is how they were tuned.
@@ -57,21 +56,16 @@ def _called(known: str, given: str, place: Place | None) -> Assumed:
     return Assumed("model", known, f"of the name {given}; its weights were not looked at", place)
 
 
-@cache
-def _known() -> dict[str, dict[str, Any]]:
-    """Return the data of known.json; cached."""
-    known: dict[str, dict[str, Any]] = json.loads((data_dir("model_zoo") / _FILE).read_text(encoding="utf-8"))
-    return known
-
-
 def models() -> dict[str, dict[str, Any]]:
     """Return the models of known.json, by their ids on the Hugging Face hub."""
-    return _known()["models"]
+    known: dict[str, dict[str, Any]] = json_data(data_dir("model_zoo") / _FILE)["models"]
+    return known
 
 
 def vocabularies() -> dict[str, int]:
     """Return sizes of tokenizers by the start of a model's name, in lower case and without the owner."""
-    return {start: each["size"] for start, each in _known()["vocabularies"].items()}
+    known = json_data(data_dir("model_zoo") / _FILE)["vocabularies"]
+    return {start: each["size"] for start, each in known.items()}
 
 
 @cache

@@ -11,7 +11,6 @@ from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
-from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed import mismatches as trainer_mismatches
@@ -72,11 +71,6 @@ class DeepSpeedFacts:
             environment=reading.environment if reading.environment_known and not reading.json_alone else None,
             launcher=tuple(word.text for word in reading.launcher),
         )
-
-    @classmethod
-    def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
-        """Return the facts of plain data alone. trainer: Transformers' Trainer loads it. gpus: None if not known."""
-        return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
 
     def get(self, *path: str) -> Any:
         """Return the value at a path, with "auto" filled in; None where there is none."""

@@ -14,6 +14,7 @@ import yaml
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Place, problem_at
+from symconfig.existing.recover.megatron import PER_CHUNK
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, STAGES
@@ -25,7 +26,6 @@ OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
 FIRST, LAST = (BY_FIELD[f"{end}_stage_layers"][0] for end in ("first", "last"))
 ACCOUNTS = tuple(BY_FIELD[f"account_for_{end}"][0] for end in ("embedding", "loss"))
 LAYOUT, CHUNKS = BY_FIELD["pipeline_layout"][0], BY_FIELD["vpp"][0]
-PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 
 T = TypeVar("T")

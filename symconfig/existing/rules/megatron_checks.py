@@ -15,7 +15,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.layers import moe_layers, spelled
-from symconfig.existing.recover.megatron import SIZES
+from symconfig.existing.recover.megatron import PER_CHUNK, SHARDS, SIZES
 from symconfig.existing.rules.facts import (
     ACCOUNTS,
     CHUNKS,
@@ -23,7 +23,6 @@ from symconfig.existing.rules.facts import (
     LAST,
     LAYOUT,
     OLD,
-    PER_CHUNK,
     MegatronFacts,
     NotKnown,
     Old,
@@ -40,7 +39,6 @@ from symconfig.frameworks.megatron.hybrid import STAGE
 from symconfig.frameworks.megatron.options import flex_backend
 from symconfig.plans import pipeline_layout
 
-SHARDS = "tensor_parallel_num_weight_shards"
 TP, PP, CP = (DEGREES[name] for name in ("tp", "pp", "cp"))
 _POSITIVE = SIZES | words(
     """

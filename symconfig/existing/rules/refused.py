@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.existing.rules.facts import PER_CHUNK, MegatronFacts, NotKnown
+from symconfig.existing.recover.megatron import PER_CHUNK
+from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import BASES, GPUS_PER_NODE, Language, Row, Rule, rows_of
 from symconfig.formats import megatron
 from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
@@ -33,7 +34,6 @@ DESTINATIONS: Mapping[str, str] = {
     "shared_choice": sparse.FREQUENCY,
     "fused_loss": BY_FIELD["fused_loss"][1],
 }
-GROUP = DESTINATIONS["microbatch_group_size"]
 Read = Callable[[MegatronFacts], Any]
 
 
@@ -69,7 +69,7 @@ def exchanges(facts: MegatronFacts) -> tuple[str, ...]:
 
 def group(facts: MegatronFacts) -> int:
     """Return the microbatch group of the interleaved schedule: pp by default; -1, below any minimum, for 0."""
-    given = facts.maybe(GROUP)
+    given = facts.maybe(DESTINATIONS["microbatch_group_size"])
     return facts.pp if given is None else given or -1
 
 
@@ -80,10 +80,6 @@ def _zero(facts: MegatronFacts) -> int:
 def _recompute(facts: MegatronFacts) -> str:
     """Return the granularity of recompute; --recompute-activations overrides full recompute (validate_args)."""
     return "selective" if facts.on("recompute_activations") else str(options.recomputed(facts)["recompute"])
-
-
-def _dispatcher(facts: MegatronFacts) -> str:
-    return str(facts["moe_token_dispatcher_type"]) if facts.experts else ""
 
 
 def _graphs(facts: MegatronFacts) -> str:
@@ -132,12 +128,12 @@ POINT: Mapping[str, Read] = {
     "overlap_tp_comm": _on("overlap_tp_comm"),
     # As it is given: NCCL EP is not predicted, and has rules.
     "moe_flex_backend": lambda facts: (
-        str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
+        str(facts["moe_flex_dispatcher_backend"] or "deepep") if facts.experts and options.flex_backend(facts) else ""
     ),
     "overlap_moe_a2a": _on("overlap_moe_a2a"),
     "expert_capacity": lambda facts: options.expert_capacity(facts) if facts.experts else 0.0,
     "paged_stash": _on("paged_stash"),
-    "moe_dispatcher": _dispatcher,
+    "moe_dispatcher": lambda facts: str(facts["moe_token_dispatcher_type"]) if facts.experts else "",
     "cuda_graphs": _graphs,
     "fp8_param_gather": _on("fp8_param_gather"),
     "fused_loss": options.fuses_loss,

@@ -6,8 +6,7 @@ Names are those of the classes (modules.json, by tools/generate/modules.py). The
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -15,7 +14,9 @@ from typing import get_args
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, QWEN_TARGETS, AdapterTarget
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.resources import json_data
 
+# For each model_type its kinds of layers, each as module name to stems of the graph's weights in it.
 FILE = Path(__file__).with_name("modules.json")
 _FUSED = {whole: {*parts} - QWEN_TARGETS for whole, parts in FUSED_TARGETS.items()}
 # Qwen-7B trains as Qwen2, which is the same architecture with q, k and v apart.
@@ -38,7 +39,7 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
         return _QWEN
     from symconfig.descriptor.architectures.keys import SAME_NETWORK
 
-    layers = _layers().get(SAME_NETWORK.get(kind, kind), ())
+    layers = json_data(FILE).get(SAME_NETWORK.get(kind, kind), ())
     rows = {
         # a layer with all parts of a fused target is that target
         module: (*(whole for whole, parts in _FUSED.items() if parts <= set(stems)), *stems)
@@ -57,16 +58,6 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
             names.setdefault(whole, (whole,))
             names = {name: to for name, to in names.items() if name not in parts}
     return names
-
-
-@cache
-def _layers() -> Mapping[str, Sequence[Mapping[str, Sequence[str]]]]:
-    """Return the content of modules.json, cached.
-
-    For each model_type its kinds of layers, each as module name to stems of the graph's weights in it.
-    """
-    layers: Mapping[str, Sequence[Mapping[str, Sequence[str]]]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return layers
 
 
 def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:

@@ -5,7 +5,6 @@ keys.json is a JSON Schema of them, made from the release's source by tools/gene
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.errors import nearest
+from symconfig.resources import json_data
 
 Json = dict[str, Any]
 AUTO = "auto"  # Transformers' Trainer fills the value in from its own arguments
@@ -44,11 +44,9 @@ class Mismatch:
     alike: str | None = None
 
 
-@cache
 def schema() -> Json:
     """Return the JSON Schema of keys.json; cached."""
-    data: Json = json.loads(FILE.read_text(encoding="utf-8"))
-    return data
+    return json_data(FILE)
 
 
 def release() -> str:

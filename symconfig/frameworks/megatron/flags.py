@@ -5,15 +5,15 @@ tools/flags.py writes the data file from dumps of Megatron's own argument parser
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from symconfig.errors import InputError, Problem, nearest
+from symconfig.resources import json_data
 
 DATA = Path(__file__).with_name("flags.json")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+(e[+-]?\d+)?|-\d+e[+-]?\d+", re.IGNORECASE)
@@ -189,14 +189,9 @@ def _default(flag: Flag) -> Value:
 
 
 @cache
-def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return data
-
-
 def versions() -> tuple[str, ...]:
     """Return the names of all versions, oldest first, `main` last."""
-    return tuple(_data()["versions"])
+    return tuple(json_data(DATA)["versions"])
 
 
 def resolve(version: str) -> str:
@@ -230,7 +225,7 @@ def resolve(version: str) -> str:
 def flags(version: str) -> FlagTable:
     """Return the options of one version, cached; raise InputError for a version that is not in the table."""
     version = resolve(version)
-    data = _data()
+    data = json_data(DATA)
     bit = 1 << data["versions"].index(version)
     by_name: dict[str, Flag] = {}
     for name, rows in data["flags"].items():
@@ -249,14 +244,11 @@ def flags(version: str) -> FlagTable:
     return FlagTable(version, by_name)
 
 
-def option(table: FlagTable, dest: str, value: object = True) -> str:
+def option(table: FlagTable, dest: str, value: object = True) -> str | None:
     """Return the name of the option that sets a destination to a value; of a switch the one for True or for False.
 
     The one that is spelled like the destination comes first, options for just this value before optional switches.
-    Values other than False count as True.
-
-    Raises:
-        KeyError: no option does.
+    Values other than False count as True. None if no option does.
     """
     wanted = ("false",) if value is False else ("true", "store")
     spelled = "--" + dest.replace("_", "-")
@@ -267,7 +259,7 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
     for flag in named:
         if flag.kind == "optional" and flag.name.startswith("--no-") == (value is False):
             return flag.name
-    raise KeyError(dest)
+    return None
 
 
 @cache

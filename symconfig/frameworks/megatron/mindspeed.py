@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from symconfig.frameworks.megatron.flags import Flag, FlagTable, first_with, flags
+from symconfig.resources import json_data
 
 DATA = Path(__file__).with_name("mindspeed.json")
 MEGATRON = "core_v0.12.1"  # the only release of Megatron-LM that MindSpeed 2.2 to 26.1 run with (README)
@@ -34,12 +33,6 @@ _ALIKE = 2  # so many of its options make a script one of MindSpeed
 
 
 @cache
-def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return data
-
-
-@cache
 def own() -> Mapping[str, Flag]:
     """Return MindSpeed's own options by name; cached.
 
@@ -48,7 +41,7 @@ def own() -> Mapping[str, Flag]:
     shapes = {"switches": ("true", 0), "values": ("store", None), "lists": ("store", "*")}
     by_name = {}
     for shape, (kind, nargs) in shapes.items():
-        for word in " ".join(_data()[shape]).split():
+        for word in " ".join(json_data(DATA)[shape]).split():
             name, dest = f"--{word}", word.replace("-", "_")
             later = first_with(name)
             by_name[name] = (
@@ -61,12 +54,12 @@ def own() -> Mapping[str, Flag]:
 
 def indifferent() -> frozenset[str]:
     """Return the destinations of MindSpeed's own options on which neither time nor memory depends."""
-    return frozenset(" ".join(_data()["indifferent"]).replace("-", "_").split())
+    return frozenset(" ".join(json_data(DATA)["indifferent"]).replace("-", "_").split())
 
 
 def refused() -> Mapping[str, str]:
     """Return what MindSpeed's own options do that is not predicted, in words by destination."""
-    words: Mapping[str, str] = _data()["refused"]
+    words: Mapping[str, str] = json_data(DATA)["refused"]
     return words
 
 

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.training import Optimizer
 from symconfig.frameworks.behaviour import WIDTHS, Switches, stepping, switched, usual
-from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed
 from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
 from symconfig.graph.implementation import Kernel
-from symconfig.plans.configuration import Precision, ZeroStage
+from symconfig.plans.configuration import Configuration, Precision, ZeroStage
 from symconfig.schedule.timeline import Start
 
 
@@ -59,13 +59,12 @@ def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return the recompute fields of a configuration; "none" if the options ask for nothing, or for an unknown kind.
 
     They are `recompute`, with recompute_modules if selective, or recompute_method and recompute_layers if full. The
-    first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
-    --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
-    with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
+    first that is set decides: --recompute-activations (selective, as validate_args has it), --recompute-granularity, in
+    old releases --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn
+    by default, with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by
+    default.
     """
-    kind = names.get("recompute_granularity")
-    if names.get("recompute_activations"):
-        kind = kind or "selective"
+    kind = "selective" if names.get("recompute_activations") else names.get("recompute_granularity")
     if names.get("checkpoint_activations"):
         kind = kind or "full"
     if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name
@@ -116,62 +115,44 @@ def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> dict[st
     }
 
 
-def behaviour(
-    names: Mapping[str, Value],
-    architecture: str,
-    overlap: Mapping[str, bool],
-    *,
-    zero: int,
-    gradient_bytes: int,
-    replicas: int,
-    pp: int,
-    vpp: int,
-    latent: bool,
-    experts: bool,
-) -> Framework:
+def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, latent: bool) -> Framework:
     """Return Megatron-LM's behaviour in the cost model's terms, with these options on a GPU architecture.
 
-    names: values by destination. gradient_bytes: of an accumulated element. replicas: ranks that share the gradients;
-    without others reductions count as overlapped. latent, experts: whether the model has latent attention, and experts.
-    An optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists. At
+    names: values by destination. c: the configuration of these options: degrees, ZeRO stage, overlaps of data and
+    tensor parallelism, gradient bytes, graphs, microbatch group, and, by its dispatcher, whether there are experts.
+    latent: whether attention is latent. Without other ranks that share gradients, reductions count as overlapped. An
+    optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists. At
     ZeRO 1 with overlapped reductions, weights are gathered ON_DEMAND in a plain pipeline that overlaps gathers, and
     APART elsewhere if gathers do not overlap; else AHEAD.
     """
-    local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
-    impl: TransformerImpl = "local" if local else "transformer_engine"
-    base = usual(MEGATRON.name, architecture, impl)
+    local, experts = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE, bool(c.moe_dispatcher)
+    base = usual(MEGATRON.name, architecture, "local" if local else "transformer_engine")
     stepped = stepping(base, optimizer(names) or Optimizer(), precision(names), precise=precise(names))
     implementation = dict(kernels(names, base, latent, experts))
     if experts and base.engine:
         fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
         implementation["routing"] = fused if names.get("moe_permute_fusion") else "chain"
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
-    added_apart = names.get("gradient_accumulation_fusion") is False and zero < 2
-    gathers = Start.AHEAD
-    if (
-        zero == 1
-        and replicas > 1
-        and overlap["overlap_grad_reduce"]
-        and overlap["overlap_param_gather"] == (pp > 1 and vpp == 1)
-    ):
-        gathers = Start.ON_DEMAND if overlap["overlap_param_gather"] else Start.APART
-    group = names.get("microbatch_group_size_per_vp_stage")
+    added_apart = names.get("gradient_accumulation_fusion") is False and c.zero_stage < 2
+    gathers, shared = Start.AHEAD, c.dp * c.cp // c.gtp > 1
+    plain_pipeline = c.pp > 1 and c.vpp == 1
+    if c.zero_stage == 1 and shared and c.overlap_grad_reduce and c.overlap_param_gather == plain_pipeline:
+        gathers = Start.ON_DEMAND if plain_pipeline else Start.APART
     switches = Switches(
         implementation=implementation,
-        bytes={"gradient": float(gradient_bytes)},
+        bytes={"gradient": float(c.grad_bytes)},
         framework={
             "gathers": gathers,
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
-            "graphed": GRAPHED[scope] if (scope := graphed(names, experts)) else base.graphed,
-            # 0: as many as stages, as without the option
-            "microbatch_group": group if isinstance(group, int) and vpp > 1 and group != pp else 0,
+            "graphed": GRAPHED[c.cuda_graphs],
+            "microbatch_group": c.group if c.group != c.pp else 0,  # 0: as many as stages, as without the option
         },
-        reduces_beside=overlap["overlap_grad_reduce"] or replicas <= 1,
-        sends_beside=overlap["overlap_pp_p2p"] or names.get("overlap_p2p_comm") is not False,
-        cuts_products=overlap["overlap_tp_comm"],
-        pairs_microbatches=overlap["overlap_moe_a2a"],
+        reduces_beside=c.overlap_grad_reduce or not shared,
+        sends_beside=names.get("overlap_p2p_comm") is not False,
+        cuts_products=c.overlap_tp_comm,
+        pairs_microbatches=bool(names.get("overlap_moe_expert_parallel_comm")),
     )
     return switched(stepped, architecture, switches)
 
@@ -208,8 +189,8 @@ def graphs(names: Mapping[str, Value]) -> bool:
 def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
     """Return the modules of a layer that CUDA graphs replay, in any release's spelling; empty if none are named."""
     spellings = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
-    parts = {str(part) for value in spellings for part in (value if isinstance(value, tuple) else (value or "",))}
-    return frozenset(word for part in parts for word in part.split(",") if word)
+    named = (value if isinstance(value, tuple | list) else (value or "",) for value in spellings)
+    return frozenset(word for parts in named for part in parts for word in str(part).split(",") if word)
 
 
 def instances(names: Mapping[str, Value]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError
+from symconfig.resources import missing
 from symconfig.runs.checkpoint import folder_deepspeed as deepspeed
 from symconfig.runs.checkpoint import folder_megatron as megatron
 from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, Plain, demand, json_object, shown, size_bytes
@@ -81,7 +82,7 @@ def read(folder: Path) -> Checkpoint:
     """
     try:
         if not folder.exists():
-            raise InputError("there is no such folder", file=str(folder))
+            raise InputError([missing(folder, "there is no such folder")])
         if not folder.is_dir():
             raise InputError("is a file, a checkpoint is a folder", file=str(folder))
         for fits, reader in KINDS:

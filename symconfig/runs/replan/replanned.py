@@ -281,10 +281,12 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
     wrong = [number for number in lost if not 1 <= number < nodes.count]
     if wrong or not lost:
         raise InputError(
-            "a plan of one node has none to lose" if nodes.count == 1 else "cannot lose so many nodes",
+            "a plan of one node has none to lose"
+            if nodes.count == 1
+            else f"cannot lose so many of {nodes.count} nodes",
             field="lose_nodes",
             got=shown(list(map(str, wrong))) or "none",
-            need=f"1 to {nodes.count - 1}" if nodes.count > 1 else "a plan of more nodes",
+            need="a plan of more nodes" if nodes.count == 1 else "1" if nodes.count == 2 else f"1 to {nodes.count - 1}",
         )
     return Fallback(plan, nodes, tuple(_without(plan, nodes, each, top, progress) for each in sorted(set(lost))))
 

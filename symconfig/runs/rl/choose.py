@@ -12,12 +12,12 @@ from dataclasses import replace
 from math import ceil
 
 from symconfig.descriptor.job import Job
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, Problem, Problems
 from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
 from symconfig.format import gib, picked
 from symconfig.plans.configuration import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.layouts import Division, Question, divisions, layouts, preferred, undivided, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
@@ -89,26 +89,25 @@ def _check(question: Question) -> None:
     """Raise one InputError with all problems: GPUs "auto", no division of them or no engine for it, a longest sequence
     above tokens_per_gpu times the largest cp, or above the model's positions.
     """
-    problems = []
+    problems = Problems()
     if question.job.gpus == "auto":
-        problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
+        problems.add(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
     elif not (ways := _divided(question)):
-        problems.append(undivided(question.rl, question.job.gpus, question.cluster.gpus_per_node))
+        problems.add(undivided(question.rl, question.job.gpus, question.cluster.gpus_per_node))
     elif problem := unserved(question, {on.rollout or on.trained for on in ways}):
-        problems.append(problem)
+        problems.add(problem)
     room, most = question.rl.tokens_per_gpu, max(_contexts(question), default=1)
     if room is not None and room * most < question.rl.longest:
         what = f"a micro-batch has no room for the longest sequence, of {question.rl.longest} tokens"
         need = f"{ceil(question.rl.longest / most)} tokens or more, with cp {most}"
-        problems.append(Problem(what, field="rl.tokens_per_gpu", got=str(room), need=need))
+        problems.add(Problem(what, field="rl.tokens_per_gpu", got=str(room), need=need))
     if question.rl.longest > question.model.max_position_embeddings:
         what, need = (
             "the longest sequence is longer than the model's",
             f"at most {question.model.max_position_embeddings}",
         )
-        problems.append(Problem(what, field="rl", got=f"{question.rl.longest} tokens", need=need))
-    if problems:
-        raise InputError(problems)
+        problems.add(Problem(what, field="rl", got=f"{question.rl.longest} tokens", need=need))
+    problems.check()
 
 
 def _divided(question: Question) -> list[Division]:
@@ -193,7 +192,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
         critics: dict[tuple[str, ...], Trained | InfeasibleError] = {}
         result = []
-        for candidate in (plan.best, *plan.alternatives):
+        for candidate in plan.ranked:
             logits = BY_TARGET.get(question.job.target or "", VERL)
             actor = _trained(question, plan, candidate, fill, logits)
             critic = _critic(question, tight, fill, on.critic, candidate, critics)
@@ -347,10 +346,7 @@ def planned(layout: Layout) -> PlannedRl:
         step_s=layout.step_s,
         interval=_interval(layout),
         generated_per_s_per_gpu=rl.generated * rl.response_length.mean / layout.generation_s / served,
-        phases=tuple(
-            PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
-            for phase in layout.phases
-        ),
+        phases=layout.phases,
         critic=critic,
     )
 

@@ -17,10 +17,10 @@ from symconfig.descriptor.tuning import Rl
 from symconfig.errors import Problem
 from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import PlannedReward, surprised
+from symconfig.plans.rl import PlannedPhase, PlannedReward, surprised
 from symconfig.render.learning import Learns
 from symconfig.runs.rl.engine import Engine, Replica, generation_s
-from symconfig.runs.rl.phases import GAPS, Layout, Phase
+from symconfig.runs.rl.phases import GAPS, Layout
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import STATES, WEIGHTS, Trained
 from symconfig.solve.interval import surprise
@@ -72,7 +72,7 @@ class Question:
         memory = self.cluster.gpu.memory_bytes.value
         return all(surprised(phase.holds, self._ratio) <= memory for phase in layout.on_trained)
 
-    def has_room(self, phases: Iterable[Phase]) -> bool:
+    def has_room(self, phases: Iterable[PlannedPhase]) -> bool:
         """Return whether all phases fit into the usable bytes and meet the job's risk of running out of memory."""
         memory = self.cluster.gpu.memory_bytes.value
         return all(

@@ -7,7 +7,7 @@ the forward's share of the same simulated times.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from symconfig.cost.formulas import ring
 from symconfig.descriptor.tuning import Rl
 from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.model import parameters
-from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace
+from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, PlannedPhase, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Replica
 from symconfig.runs.rl.reward import Rewards
 from symconfig.runs.rl.trained import GRADIENTS, MODEL_STATES, WEIGHTS, Trained
@@ -28,23 +28,6 @@ BUCKET_BYTES = 2048.0 * MIB  # of weights on their way to the engine (verl: upda
 # leaves gaps: 15 % on average over training workloads (GMLake, arXiv:2401.08156, section 5.2).
 GAPS = 0.15
 _WEIGHT_BYTES = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One phase of a step. holds: bytes on the fullest GPU by part. pool: role whose own GPUs it runs on; "": the
-    actor's. tokens: of a micro-batch per GPU; 0: it has none.
-    """
-
-    name: str
-    seconds: float
-    holds: Mapping[str, float]
-    pool: str = ""
-    tokens: int = 0
-
-    @property
-    def bytes(self) -> float:
-        return sum(self.holds.values())
 
 
 def to_engine_s(actor: Trained) -> float:
@@ -93,8 +76,13 @@ class Layout:
     sleep_level: int = 2
 
     @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        """Return the phases of `_phases`, cached."""
+    def phases(self) -> tuple[PlannedPhase, ...]:
+        """Return the phases of a step in order, cached."""
+        return tuple(phase for _, phase in self._pooled)
+
+    @cached_property
+    def _pooled(self) -> Sequence[tuple[str, PlannedPhase]]:
+        """Return (pool, phase) as of `_phases`, cached."""
         return tuple(self._phases())
 
     @property
@@ -104,8 +92,8 @@ class Layout:
         own GPUs and not `waits`.
         """
         pools: defaultdict[str, float] = defaultdict(float)
-        for phase in self.phases:
-            pools[phase.pool] += phase.seconds
+        for pool, phase in self._pooled:
+            pools[pool] += phase.seconds
         generation = max(pools.pop(phase, 0.0) for phase in _GENERATING)
         trained = max(pools.values())
         overlaps = self.alone and not self.waits
@@ -123,12 +111,12 @@ class Layout:
         return max(phase.bytes for phase in self.on_trained)
 
     @property
-    def on_trained(self) -> tuple[Phase, ...]:
+    def on_trained(self) -> tuple[PlannedPhase, ...]:
         """Return the phases on training GPUs: all, but for generation by an engine on GPUs of its own."""
         return self.phases[self.alone :]
 
     @property
-    def reads(self) -> tuple[Phase, ...]:
+    def reads(self) -> tuple[PlannedPhase, ...]:
         """Return the phases that compute log-probabilities: the actor's, the reference's if there is one, and with
         `read_alike` the critic's values.
         """
@@ -162,27 +150,27 @@ class Layout:
         """Return whether the reference has weights of its own; with an adapter it is the actor without it."""
         return self.rl.reference and self.actor.plan.model.adapter is None
 
-    def _phases(self) -> Iterator[Phase]:
-        """Yield the phases in order: generation, weights to the engine, rewards, the actor's log-probabilities (with
+    def _phases(self) -> Iterator[tuple[str, PlannedPhase]]:
+        """Yield (pool, phase) in order: generation, weights to the engine, rewards, the actor's log-probabilities (with
         the entropy, which verl reports whatever the loss is), the reference's, values and updates of the critic,
         updates of the actor, copies to the host and back. Those of a reference, critic or reward model only with one,
-        host copies only if they take time.
+        host copies only if they take time. pool: the role whose own GPUs it runs on; "": the actor's.
         """
         actor, critic, read, steps = self.actor, self.critic, self.read, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
         held = awake if self.alone else self._resting(awake)
-        yield Phase("generation", self.generation_s, held, "generation")
+        yield "generation", PlannedPhase.of("generation", self.generation_s, held)
         moving = {
             "engine's weights": self.replica.engine.weights_bytes * (self.sleeps and not self.alone),
             "weights on their way": BUCKET_BYTES,
             f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
         }
-        yield Phase("weights to the engine", to_engine_s(actor), self._resting(moving, but=(WEIGHTS,)))
+        yield "", PlannedPhase.of("weights to the engine", to_engine_s(actor), self._resting(moving, but=(WEIGHTS,)))
         yield from self._rewarding()
         reader = actor.reading(read.room)
         held = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS]} | self._passing(reader, entropy=True)
         seconds = reader.passes_s(read.passes, read.fill)
-        yield Phase(READING, seconds, self._resting(held, but=(WEIGHTS,)), tokens=reader.tokens_per_gpu)
+        yield "", PlannedPhase.of(READING, seconds, self._resting(held, but=(WEIGHTS,)), reader.tokens_per_gpu)
         if self.rl.reference:
             yield self._of_reference()
         if critic is not None:
@@ -191,18 +179,18 @@ class Layout:
                 reader = critic.reading(read.room)
                 seconds = reader.passes_s(read.passes, read.fill)
             held = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS]} | self._passing(reader)
-            yield Phase(VALUES, seconds, self._resting(held, pool=pool), pool, reader.tokens_per_gpu)
+            yield pool, PlannedPhase.of(VALUES, seconds, self._resting(held, pool=pool), reader.tokens_per_gpu)
             yield from self._updates(critic, steps, "critic's", pool)
         yield from self._updates(actor, steps, "actor's", but=MODEL_STATES)
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
         copied = (sum(each.memory[name] for name in self.away) / each.host_bytes_per_s for each in self.trained)
         if moved := 2 * sum(copied) + slept:
-            yield Phase("to the host and back", moved, self._resting({}))
+            yield "", PlannedPhase.of("to the host and back", moved, self._resting({}))
 
-    def _of_reference(self) -> Phase:
-        """Return the phase in which the reference computes log-probabilities; a copy that is not resident comes from
-        the host. "streamed" copies overlap with the forward and take no GPU memory; with an adapter the actor's weights
-        are read.
+    def _of_reference(self) -> tuple[str, PlannedPhase]:
+        """Return (pool, phase) in which the reference computes log-probabilities; a copy that is not resident comes
+        from the host. "streamed" copies overlap with the forward and take no GPU memory; with an adapter the actor's
+        weights are read.
         """
         actor, read, pool = self.actor, self.reference_read, self._pool("reference")
         reader = actor.reading(read.room)
@@ -214,11 +202,11 @@ class Layout:
         streamed_s = copied_s if self.reference == "streamed" else 0.0
         held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=pool)
         seconds = reader.passes_s(read.passes, read.fill, streamed_s) + copied_s - streamed_s
-        return Phase(REFERENCE, seconds, held, pool, reader.tokens_per_gpu)
+        return pool, PlannedPhase.of(REFERENCE, seconds, held, reader.tokens_per_gpu)
 
-    def _rewarding(self) -> Iterator[Phase]:
-        """Yield the reward model's phase; nothing without a reward model. On GPUs of its own it forms a pool if it
-        overlaps with another phase.
+    def _rewarding(self) -> Iterator[tuple[str, PlannedPhase]]:
+        """Yield (pool, the reward model's phase); nothing without a reward model. On GPUs of its own it forms a pool if
+        it overlaps with another phase.
         """
         if (own := self.rewards) is None:
             return
@@ -227,7 +215,7 @@ class Layout:
         if "forward" in held:
             held["forward"] = self._gaps(held["forward"])
         whole = held | {LIBRARIES: self.actor.libraries} if own.own else self._resting({}) | held
-        yield Phase("rewards", own.seconds, whole, pool)
+        yield pool, PlannedPhase.of("rewards", own.seconds, whole)
 
     @property
     def _rests(self) -> bool:
@@ -273,8 +261,8 @@ class Layout:
 
     def _updates(
         self, each: Trained, steps: int, name: str, pool: str = "", but: tuple[str, ...] = ()
-    ) -> Iterator[Phase]:
-        """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
+    ) -> Iterator[tuple[str, PlannedPhase]]:
+        """Yield (pool, phase) of a model's updates: forward and backward, then the optimizer's step if that needs
         temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of the model's parts.
         pool: the role whose GPUs it uses; but: parts of the actor that are in use, not to be added as resting.
         """
@@ -289,7 +277,8 @@ class Layout:
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
         apart = steps * each.candidate.predicted.time.get("optimizer", 0.0) if (roots := each.stepping_bytes) else 0.0
         passes = held | {"activations, head and loss": even, BUSIEST: passing(each.busiest) - even}
-        yield Phase(f"update{of}", seconds - apart, self._resting(passes, but, pool), pool, each.tokens_per_gpu)
+        passes = self._resting(passes, but, pool)
+        yield pool, PlannedPhase.of(f"update{of}", seconds - apart, passes, each.tokens_per_gpu)
         if roots:
             stepped = held | {"roots of second moments": self._gaps(roots)}
-            yield Phase(f"optimizer's step{of}", apart, self._resting(stepped, but, pool), pool)
+            yield pool, PlannedPhase.of(f"optimizer's step{of}", apart, self._resting(stepped, but, pool))

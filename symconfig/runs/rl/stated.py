@@ -15,6 +15,7 @@ from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.values import DTENSOR, FSDP, Workers
 from symconfig.existing.recover.run import Run
 from symconfig.existing.rules.rule import findings
+from symconfig.format import picked
 from symconfig.render import ms_swift, named, targets
 from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
@@ -144,23 +145,16 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         how = learns.rewards[rl.reward_model.placement]
         network = rewards(how, step.reward_model, rl, actor, cluster, gpu, step.reward)
     layout = Layout(
-        rl=rl,
+        **picked(step, "rl", "away", "read", "reference_read", "reference", "apart", "sleeps", "waits"),
         actor=actor,
         critic=critic,
         replica=replica,
         replicas=served // engine.gpus,
-        away=step.away,
         alone=alone,
         generation_s=taken_s,
-        read=step.read,
-        reference_read=step.reference_read,
         read_alike=learns.critic == "apart",
-        reference=step.reference,
-        apart=step.apart,
-        sleeps=step.sleeps,
         sleep_level=learns.sleep_level(rl, run.described.model.adapter is not None),
         rewards=network,
-        waits=step.waits,
     )
     return Judged(plan=replace(actor.plan, rl=(recorded(layout),)), memory={}, run=run)
 

@@ -19,7 +19,6 @@ from symconfig.plans.rl import BUSIEST, PlannedPhase, PlannedStep
 from symconfig.render.learning import Compares
 from symconfig.render.target import Target
 from symconfig.runs.rl.logits import PLAIN, of_loss
-from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import MODEL_STATES, WEIGHTS, Trained
 from symconfig.solve.candidate import fullness
 from symconfig.solve.interval import surprise
@@ -76,7 +75,7 @@ def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]
                 raise
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits}))
-        for each in (plan.best, *plan.alternatives):
+        for each in plan.ranked:
             share = fill(plan.job, each.configuration.micro, each.configuration.seq_length)
             logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
             step = counted(plan, Trained(plan, each, share, logits), target.compares)
@@ -124,21 +123,18 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
         host_bytes=candidate.predicted.host_bytes,
         step_s=step_s,
         interval=(low, high),
-        phases=tuple(
-            PlannedPhase(each.name, each.seconds, each.bytes, dict(each.holds), trained.tokens_per_gpu)
-            for each in phases
-        ),
+        phases=phases,
     )
 
 
-def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
+def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[PlannedPhase]:
     """Yield the phases of a step: forwards for the KL term and of the reference (only if the loss has them), then the
     update. With an adapter the reference is the model without it, unless the program copies the weights. resident:
     whether the reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the
     policy's activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
-    held = {part: trained.memory[part] for part in MODEL_STATES}
+    held, tokens = {part: trained.memory[part] for part in MODEL_STATES}, trained.tokens_per_gpu
     if means.reference and resident and (plan.model.adapter is None or how.copies):
         held["reference"] = trained.memory[WEIGHTS]
     for name, reader, forwards in (("KL term", "model", means.read), ("reference", "reference", means.reference)):
@@ -147,11 +143,11 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
         read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}
         read[BUSIEST] = most.forward_bytes() + (0.0 if alone else most.kept_bytes) - sum(read.values())
         if forwards:
-            yield Phase(name, forwards * trained.forward_s(1), _whole(trained, held | read))
+            yield PlannedPhase.of(name, forwards * trained.forward_s(1), _whole(trained, held | read), tokens)
     peak = trained.peak_bytes()
     passing = {"activations, head and loss": peak - sum(trained.memory[part] for part in MODEL_STATES)}
     passing[BUSIEST] = trained.busiest.peak_bytes() - peak
-    yield Phase("update", trained.update_s(1), _whole(trained, held | passing))
+    yield PlannedPhase.of("update", trained.update_s(1), _whole(trained, held | passing), tokens)
 
 
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:

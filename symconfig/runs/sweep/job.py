@@ -179,7 +179,7 @@ def _of_one_job(problem: Problem) -> Problem:
     """
     if problem.what == MISSING_FIELD and problem.field == "sweep":
         what = "no field of the job has several values"
-        return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
+        return replace(problem, what=what, field=None, hint="`sweep: {gpus: [8, 16]}`, or `symconfig plan` for one job")
     if problem.what == UNKNOWN_FIELD and problem.field in swept():
         need = "under `job:`, or with a list of values under `sweep:`"
         return replace(problem, what="is no field of the sweep itself", need=need, hint=None)

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from math import prod
 
 from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.errors import InputError, Problem, nearest
+from symconfig.errors import InputError, Problem, Problems, nearest
 from symconfig.format import either, general
 from symconfig.graph.program.net import Fixed, Net, Node
 from symconfig.graph.program.program import Program
@@ -123,15 +124,9 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 
     letters: dim to the letter that tables show for it; pins may use either.
     """
-    pins, problems = list[Pin](), list[Problem]()
-    for text in texts:
-        try:
-            pins.append(_read(text, net, {sign: dim for dim, sign in letters.items()}))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return tuple(pins)
+    problems, dims = Problems(), {sign: dim for dim, sign in letters.items()}
+    pins = [problems.collect(partial(_read, text, net, dims)) for text in texts]
+    return tuple(map(problems.need, pins))
 
 
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:

@@ -151,6 +151,10 @@ class Part:
     level: str
     size: int
 
+    def __str__(self) -> str:
+        """Return `8·nvlink`."""
+        return f"{self.size}·{self.level}"
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -175,13 +179,13 @@ class Layout:
         names: display names of dims; a dim without one keeps its own.
         """
         dims = [
-            (names or {}).get(dim, dim) + "".join(f"/{part.size}·{part.level}" for part in parts)
+            (names or {}).get(dim, dim) + "".join(f"/{part}" for part in parts)
             for dim, parts in zip(self.dims, self.parts, strict=True)
         ]
         result = f"{self.tensor}[{', '.join(dims)}]"
         for word, parts in (("sums over", self.partial), ("flat over", self.flat)):
             if parts:
-                result += f" {word} " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+                result += f" {word} {', '.join(map(str, parts))}"
         return result
 
 
@@ -226,7 +230,7 @@ def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[
     option's name to its display name.
     """
     uses = [
-        f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+        f"{WORDS.get(option, name(option))} over {', '.join(map(str, parts))}"
         for option, parts in does(node, row, axes)
         if parts
     ]

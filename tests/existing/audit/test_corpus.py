@@ -153,7 +153,7 @@ def test_the_corpus_is_whole() -> None:
     files = {str(path.relative_to(CORPUS)) for path in CORPUS.rglob("*") if path.is_file() and path.name not in beside}
     configurations = {file for file in files if not file.endswith(".json")} | named
     assert named <= files
-    assert configurations <= named
+    assert configurations <= named, f"not in {EXPECTED.name}: {sorted(configurations - named)}"
     assert len({case.file for case in cases()}) >= 60
     assert len([case for case in cases() if case.file.startswith("broken/")]) >= 12
     assert len([case for case in cases() if case.complete is False]) >= 6

@@ -264,6 +264,11 @@ def test_the_environment_of_the_program() -> None:
     }
 
 
+def test_a_name_that_is_exported_without_a_value_stays_exported_in_other_shells() -> None:
+    bash = read("export A B\nsrun bash -c 'A=1; C=2; torchrun a.py --x 1'")
+    assert {name: word.text for name, word in bash.reading.environment.items()} == {"A": "1"}
+
+
 def test_sourced_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("TP=4\nsource conf/more.sh\n")
     (tmp_path / "conf").mkdir()

@@ -40,7 +40,7 @@ def test_what_is_no_small_text_file_is_refused(tmp_path: Path) -> None:
     assert f"{LIMIT_BYTES:,}" in large
     assert "pipe" in refusal(tmp_path / "pipe", tmp_path)
     assert "folder" in refusal(tmp_path, tmp_path)
-    assert "does not exist" in refusal(tmp_path / "none", tmp_path)
+    assert "there is no such file" in refusal(tmp_path / "none", tmp_path)
     assert "cannot be read" in refusal(tmp_path / "round", tmp_path)
     assert "device" in refusal(Path("/dev/zero"), Path("/dev"))
 

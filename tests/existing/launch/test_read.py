@@ -223,9 +223,14 @@ def test_a_script_that_starts_a_script(tmp_path: Path) -> None:
         ("srun --nodes=2 bash ./gone.sh --fast", "is a script that is not there"),
         ("accelerate launch --config_file zero3.yaml train.py --learning_rate 1", "configuration of Accelerate"),
         ("python pretrain_gpt.py $OPTIONS", "$OPTIONS"),
+        ("python pretrain_gpt.py --config-file list.yaml", "holds no keys at its top level"),
+        ("python main.py --config-path . --config-name list", "holds no keys at its top level"),
+        ("python examples/run_grpo_math.py --config list.yaml", "holds no keys at its top level"),
+        ("accelerate launch --config_file list.yaml train.py --learning_rate 1", "configuration of Accelerate"),
     ],
 )
 def test_what_was_not_read_matters(tmp_path: Path, line: str, why: str) -> None:
+    write(tmp_path, "list.yaml", "- a: 1\n")
     reading = read(write(tmp_path, "run.sh", f"{line}\n"))
     assert not reading.complete
     assert any(why in item for item in unread(reading, matters=True)), reading.unread
@@ -240,6 +245,11 @@ SILENT = "starts no training program whose options say what is trained"
         ("config.json", '{"model_type": "llama", "hidden_size": 8}', "describes a model and not how it is trained"),
         ("plan.json", '{"schema": "symconfig.plan/1"}', "is a file that symconfig wrote"),
         ("list.json", "[1]", "holds no keys"),
+        (
+            "job.yaml",
+            "model: llama2-7b\ncluster: h100",
+            "is a job of symconfig and no launch configuration. Try: symconf",
+        ),
         ("compose.yaml", "services: {a: b}", "is no launch configuration that symconfig knows"),
         ("empty.yaml", "", "empty"),
         ("bad.yaml", "a: [1", "not YAML"),
@@ -258,7 +268,7 @@ def test_what_is_no_launch_configuration_is_refused(tmp_path: Path, name: str, c
     assert name in said
     write(tmp_path, "a.sh", "x")
     assert "one of its files: a.sh" in refusal(str(tmp_path))
-    assert "does not exist" in refusal(str(tmp_path / "none"))
+    assert "there is no such file" in refusal(str(tmp_path / "none"))
 
 
 def test_arguments_for_a_file_that_takes_none(tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ CASES = (  # options that do not depend on each other share a case
 )
 
 
+@pytest.mark.usefixtures("warm_megatron")
 def test_megatron_resolves_the_same_model() -> None:
     megatron = source()
     if resolve(megatron.version) != NEWEST:

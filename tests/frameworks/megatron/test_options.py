@@ -19,6 +19,7 @@ from symconfig.frameworks.megatron.options import (
 )
 from symconfig.graph.implementation import ExpertKernels, Kernel, LossKernel, RotationKernel
 from symconfig.graph.operator import Leg
+from symconfig.plans.configuration import Configuration
 from symconfig.schedule.timeline import Start
 
 Names = dict[str, Any]
@@ -104,7 +105,7 @@ def test_bytes_of_a_gradient(names: Names, zero: int, found: int) -> None:
         ),
         (
             {"recompute_granularity": "full", "recompute_activations": True},
-            {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
+            {"recompute": "selective", "recompute_modules": ("core_attn",)},
         ),
     ],
 )
@@ -162,10 +163,20 @@ def test_scopes_of_graphs_grow() -> None:
     assert Leg.APART in GRAPHED["outside experts"]
 
 
-def run(names: Names, zero: int = 1, **given: Any) -> Any:
-    shape = {"gradient_bytes": 4, "replicas": 8, "pp": 1, "vpp": 1, "latent": False, "experts": False} | given
-    beside = overlap(names, zero, shape["pp"], shape["vpp"])
-    return behaviour(names, "hopper", beside, zero=zero, **shape)
+def run(names: Names, zero: Any = 1, *, pp: int = 1, vpp: int = 1, replicas: int = 8, **given: bool) -> Any:
+    configuration = Configuration(
+        pp=pp,
+        vpp=vpp,
+        dp=replicas,
+        micro=1,
+        global_batch=64,
+        seq_length=4096,
+        zero_stage=zero,
+        **overlap(names, zero, pp, vpp),
+        microbatch_group_size=names.get("microbatch_group_size_per_vp_stage") if vpp > 1 else None,
+        moe_dispatcher="alltoall" if given.get("experts") else None,
+    )
+    return behaviour(names, "hopper", configuration, given.get("latent", False))
 
 
 BESIDE = {"overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -190,7 +201,7 @@ def test_a_run_with_the_usual_options_is_as_usual() -> None:
         ({"overlap_param_gather": True}, {}, Start.AHEAD),
     ],
 )
-def test_when_weights_are_gathered(names: Names, given: dict[str, int], start: Start) -> None:
+def test_when_weights_are_gathered(names: Names, given: dict[str, Any], start: Start) -> None:
     assert run(names, **given).gathers is start
 
 

@@ -21,6 +21,7 @@ from symconfig.graph.program.net import net, resized
 from symconfig.graph.program.of_model import program, programs
 from symconfig.graph.program.program import Parameter, Program
 from tests.clock import quickest_s
+from tests.sampled import sampled
 
 
 class Writer:
@@ -180,7 +181,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo_models())
+@pytest.mark.parametrize("name", sampled(zoo_models(), 3))
 def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
     model = load_model(name)
     found = program(model, 8, 4096)

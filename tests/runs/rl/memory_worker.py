@@ -1,7 +1,7 @@
 """Live bytes of what verl's Megatron workers run, counted on a tiny GPTModel on one CPU process. Run by test_memory.
 
 Usage: memory_worker.py REQUEST.json ANSWER.json. The request has `config` (fields of TransformerConfig), `tokens`,
-`vocabularies` and `stand_ins` (symconfig/verify/megatron_stand_ins.py); the answer by vocabulary and phase `kept`
+`vocabularies` and `patches` (symconfig/verify/runners/megatron_patches.py); the answer by vocabulary and phase `kept`
 (bytes when the forward ends) and `peak`.
 """
 
@@ -140,9 +140,9 @@ def main(request_file: str, answer_file: str) -> None:
 
     parallel_state.initialize_model_parallel()
     get_cuda_rng_tracker().fork = lambda *names: contextlib.nullcontext()
-    spec = importlib.util.spec_from_file_location("stand_ins", request["stand_ins"])
-    spec.loader.exec_module(stand_ins := importlib.util.module_from_spec(spec))
-    stand_ins._rms_norm()
+    spec = importlib.util.spec_from_file_location("patches", request["patches"])
+    spec.loader.exec_module(patches := importlib.util.module_from_spec(spec))
+    torch.nn.functional.rms_norm = patches.rms_norm  # type: ignore[assignment]
     answer = {}
     for vocabulary in request["vocabularies"]:
         built, sizes = model(request, vocabulary), (request["tokens"], vocabulary)

@@ -36,7 +36,7 @@ pytest.importorskip("megatron.core")
 from tests.runs.rl.memory_worker import Live  # noqa: E402
 
 WORKER = Path(__file__).with_name("memory_worker.py")
-STAND_INS = Path("symconfig/verify/megatron_stand_ins.py").resolve()
+PATCHES = Path("symconfig/verify/runners/megatron_patches.py").resolve()
 CONFIG = {
     "num_layers": LAYERS, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2,
     "kv_channels": 16, "normalization": "RMSNorm", "add_bias_linear": False, "gated_linear_unit": True,
@@ -82,7 +82,7 @@ def actor(vocabulary: int) -> Local:
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict[str, int]]]:
     """Bytes by vocabulary and phase: one that makes logits the most of a phase, one that leaves the layers most."""
-    asked = {"config": CONFIG, "vocabularies": (4096, 128), "tokens": TOKENS, "stand_ins": str(STAND_INS)}
+    asked = {"config": CONFIG, "vocabularies": (4096, 128), "tokens": TOKENS, "patches": str(PATCHES)}
     folder = tmp_path_factory.mktemp("memory")
     request, answer = folder / "request.json", folder / "answer.json"
     request.write_text(json.dumps(asked))

@@ -139,7 +139,10 @@ ONE = "model: llama2-7b\ncluster: h100\ngpus: 8\nglobal_batch_size: 64\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (ONE, "SWEEP.yaml:1:1: no field of the job has several values. Try: `gpus: [8, 16]`, or `symconfig plan`"),
+        (
+            ONE,
+            "SWEEP.yaml:1:1: no field of the job has several values. Try: `sweep: {gpus: [8, 16]}`, or `symconfig",
+        ),
         ("job: {model: llama2-7b, gpus: 8}\n", "no field of the job has several values"),
         (
             ONE.replace("gpus: 8\n", "") + "sweep: {gpus: [8, 16]}\n",

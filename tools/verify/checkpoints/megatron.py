@@ -21,7 +21,7 @@ from symconfig.runs.checkpoint.table import Loadable, Verdict
 from tests.runs.checkpoint.cases import Case
 
 WORKER = Path(__file__).with_name("megatron_worker.py")
-VERIFY = Path(symconfig.verify.__file__).parent
+RUNNERS = Path(symconfig.verify.__file__).with_name("runners")
 FORMATS = {
     "torch": ("--ckpt-format", "torch"),
     "torch_dist:fully_reshardable": ("--dist-ckpt-optim-fully-reshardable",),
@@ -133,7 +133,7 @@ def _asked(tasks: Iterable[dict[str, Any]], source: Path) -> Iterator[dict[str, 
     request = json.dumps({"timeout_s": TIMEOUT_S, "tasks": list(tasks)})
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "-E", "-P", "-u", str(WORKER), str(source), str(VERIFY)],
+            [sys.executable, "-E", "-P", "-u", str(WORKER), str(source), str(RUNNERS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

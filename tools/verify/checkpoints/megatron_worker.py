@@ -1,6 +1,6 @@
 """Saves and loads checkpoints with Megatron-LM's own trainer code on CPU ranks that talk over gloo.
 
-A script for `python -E -P -u`: SOURCE VERIFY_FOLDER. Standard input: {"timeout_s", "tasks": [TASK…]}, TASK =
+A script for `python -E -P -u`: SOURCE RUNNERS_FOLDER. Standard input: {"timeout_s", "tasks": [TASK…]}, TASK =
 {"id", "runs": [{"args", "world_size", "does", "vocabulary", "may_fail"}…]}: its runs follow each other, each on ranks
 of its own, forked from the process that has imported Megatron; the first that fails and may not ends it. They save,
 load, or convert: load, save as --ckpt-convert-format says, and end. Answers one JSON line a task: {"id", "runs":
@@ -61,7 +61,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     runner = load("megatron_runner")
-    for name in ("megatron_patches", "megatron_local_specs", "megatron_build"):
+    for name in ("megatron_patches", "megatron_local_specs", "megatron_tasks"):
         load(name)
     # What the trainer imports from its package, which is a stand-in.
     for name in (
@@ -204,7 +204,7 @@ def perform(run: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
     """One rank of one run."""
     import torch
 
-    runner, build, shims = (sys.modules[name] for name in ("megatron_runner", "megatron_build", "megatron_shims"))
+    runner, build, shims = (sys.modules[name] for name in ("megatron_runner", "megatron_tasks", "megatron_shims"))
     os.environ.update(
         WORLD_SIZE=str(run["world_size"]), RANK=str(rank), LOCAL_RANK=str(rank), CUDA_DEVICE_MAX_CONNECTIONS="1"
     )
@@ -355,7 +355,7 @@ def values(piece: Any, args: Any, scale: float) -> Any:
 
 def snapshot(chunks: list[Any], optimizer: Any) -> dict[str, Any]:
     """Copies of all weights, main weights and moments of this rank, by kind and number."""
-    build = sys.modules["megatron_build"]
+    build = sys.modules["megatron_tasks"]
     found = {}
     for place, chunk in enumerate(chunks):
         for name, weight in chunk.named_parameters():
@@ -377,7 +377,7 @@ def snapshot(chunks: list[Any], optimizer: Any) -> dict[str, Any]:
 def forget(chunks: list[Any], optimizer: Any) -> None:
     import torch
 
-    build = sys.modules["megatron_build"]
+    build = sys.modules["megatron_tasks"]
     with torch.no_grad():
         for chunk in chunks:
             for weight in chunk.parameters():

@@ -17,7 +17,7 @@ from tools.verify.training.material import Material
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "scripts"
-VERIFY = ROOT / "symconfig" / "verify"
+RUNNERS = ROOT / "symconfig" / "verify" / "runners"
 GLOO = "gloo for NCCL"
 SHARDED = "Accelerate told that its ranks have GPUs"
 BF16 = "TrainingArguments told that there is bf16"
@@ -142,7 +142,7 @@ def megatron(plan: Plan, folder: Path, material: Material | None) -> Start:
     """On its own mock data, by its own random weights."""
     environment = {
         **CPU,
-        "VERIFY": str(VERIFY),
+        "RUNNERS": str(RUNNERS),
         "MEGATRON_PATH": os.environ["MEGATRON_PATH"],
         "PYTHONPATH": str(HERE / "megatron_on_cpu"),
     }
@@ -151,7 +151,7 @@ def megatron(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 def bridge(plan: Plan, folder: Path, material: Material | None) -> Start:
     """On its own mock data, by its own random weights."""
-    environment = {**CPU, "VERIFY": str(VERIFY), "PYTHONPATH": str(HERE / "bridge_on_cpu")}
+    environment = {**CPU, "RUNNERS": str(RUNNERS), "PYTHONPATH": str(HERE / "bridge_on_cpu")}
     return Start(
         LAUNCH,
         environment,

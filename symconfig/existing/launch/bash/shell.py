@@ -351,8 +351,9 @@ def _child(
     and its files are not kept. launcher: words in front of the child's.
     """
     mine, files = shell.state, shell.state.files
-    exported = {name: mine.variables[name] for name in mine.exported if here and name in mine.variables}
-    state = replace(mine.copy(), variables=exported, exported=set(exported), functions={}, arguments=tuple(arguments))
+    exported = mine.exported if here else set[str]()  # some may have no value yet
+    given = {name: mine.variables[name] for name in exported if name in mine.variables}
+    state = replace(mine.copy(), variables=given, exported=set(exported), functions={}, arguments=tuple(arguments))
     words = (*shell.launcher, *launcher)
     shell.subshell(run, state=state, launcher=words, locals=[], captured=shell.captured and here)
     if not here:

@@ -14,7 +14,6 @@ from symconfig.existing.launch.reading import Reading, Setting, World
 from symconfig.existing.launch.world import stated_numbers
 from symconfig.formats.openrlhf import OLD
 
-RELEASE: Final = "0.11.2"  # whose defaults hold where nothing is stated
 RAY: Final = "train_ppo_ray"  # which trains beside engines; the others train alone
 _PROGRAM = re.compile(r"openrlhf[./]cli[./](train_\w+?)(\.py)?")
 _ALONE = ("model.", "actor.")  # the trained model's section of the programs that train alone; read as the actor's
@@ -41,17 +40,18 @@ def started(reading: Reading) -> Reading:
     return replace(reading, settings=settings, possible=possible, world=world)
 
 
-def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
+def pools(settings: Sequence[Setting]) -> dict[str, int]:
     """Return the number of GPUs by key, of "actor", "ref", "critic", "reward" and "vllm".
 
     Roles that share GPUs are one key with the largest number, the actor's or critic's; "vllm" is absent if it shares
-    all. stated: options by name without dashes; switches by their presence. critic, reference: whether the algorithm
-    has one. A role has 1 node of 8 GPUs by default, and where its option has no value. Raises ValueError if a number is
-    malformed.
+    all, and a critic or reference if the algorithm has none. A role has 1 node of 8 GPUs by default, and where
+    its option has no value. Raises ValueError if a number is malformed.
     """
+    stated = _first_values(settings)
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)
-    roles |= {"critic": critic, "ref": reference}
+    roles["critic"] = critic = stated.get("algo.advantage.estimator", "gae") == "gae"
+    roles["ref"] = stated.get("algo.kl.init_coef", "0.01").strip("0.") != ""
     roles["reward"] = not stated.keys() & {"reward.remote_url", "train.agent_func_path"}
     sharing = {"ref": "actor"} if together or "train.colocate_actor_ref" in stated else {}
     if together:
@@ -69,7 +69,7 @@ def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mappin
     return result
 
 
-def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
+def _first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
     """Return each option's first value by name without dashes; an empty string for switches."""
     return {each.name.removeprefix("--"): each.values[0].text if each.values else "" for each in settings}
 
@@ -89,7 +89,5 @@ def _world(settings: Sequence[Setting]) -> World:
     _, known = stated_numbers(settings, dict.fromkeys(sorted(names), 0))
     if known.dark:
         return known
-    stated = first_values(settings)
-    estimator, kl = stated.get("algo.advantage.estimator", "gae"), stated.get("algo.kl.init_coef", "0.01")
-    gpus = pools(stated, critic=estimator == "gae", reference=kl.strip("0.") != "")
-    return replace(known, gpus=sum(gpus.values()), gpus_per_node=int(stated.get("actor.num_gpus_per_node") or _NODE))
+    each = int(_first_values(settings).get("actor.num_gpus_per_node") or _NODE)
+    return replace(known, gpus=sum(pools(settings).values()), gpus_per_node=each)

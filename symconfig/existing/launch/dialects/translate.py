@@ -257,12 +257,10 @@ def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
         raise KeyError(dest)
     written = value is AS_WRITTEN
     value = entry.value if written else value
-    try:
-        flag = table.flags[option(table, dest, value)]
-    except KeyError:
+    name = option(table, dest, value)
+    if name is None or (value is None and not entry.unknown):
         return
-    if value is None and not entry.unknown:
-        return
+    flag = table.flags[name]
     # No parser of text reads these, so that 1e6 may stand for a whole number.
     whole = int(value) if flag.type == "int" and isinstance(value, float) and value.is_integer() else value
     given: tuple[Word, ...] = entry.words if written else ()

@@ -14,12 +14,10 @@ from symconfig.existing.launch.reading import Reading, Setting, World
 from symconfig.existing.launch.world import stated_numbers
 
 FORMAT: Final = "verl"  # the format of a reading of it
-RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is stated
 _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
 # By default. `rollout` is of main_ppo's relatives that generate beside: -1 is 1 node, and as many GPUs per node.
 _GPUS: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "rollout.nnodes": -1, "rollout.n_gpus_per_node": -1}
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
-_KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
 
 
@@ -43,7 +41,7 @@ def workers(settings: Sequence[Setting]) -> str:
         (stated[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in stated),
         "fsdp",
     )
-    return next((kind for start, kind in _KINDS.items() if engine.startswith(start)), engine)
+    return "fsdp" if engine.startswith(("fsdp", "dp")) else engine
 
 
 def world(settings: Sequence[Setting]) -> World:

@@ -20,12 +20,12 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import PROMPT, Script, megatron_options
 from symconfig.existing.recover.rl.step import Alone, Packed
-from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Workers
+from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
 from symconfig.formats.nemo_rl import GENERATION as _GENERATION
-from symconfig.formats.nemo_rl import KEYS, POLICY
+from symconfig.formats.nemo_rl import KEYS, NEMO, POLICY
 from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
@@ -62,7 +62,7 @@ class Reader(Script):
     def workers(self) -> Workers:
         """Return Megatron-Core's workers if the configuration enables them, else DTensor's."""
         bridge = Arguments(self.reading.options).switch(f"{_MEGATRON}.enabled")
-        return replace(MEGATRON, target="nemo-rl") if bridge else DTENSOR
+        return MEGATRON if bridge else DTENSOR
 
     @property
     def apart(self) -> int:

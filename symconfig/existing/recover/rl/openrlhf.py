@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
-from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
+from symconfig.existing.launch.dialects.openrlhf import RAY, pools, program
 from symconfig.existing.recover.rl.script import PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
-from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
+from symconfig.existing.recover.rl.values import DEEPSPEED, Workers
 from symconfig.existing.recover.run import Described, Run
-from symconfig.formats.openrlhf import ADVANTAGES
+from symconfig.formats.openrlhf import ADVANTAGES, OPENRLHF
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 
@@ -77,14 +77,7 @@ class Reader(Script):
     @property
     def _pools(self) -> dict[str, int]:
         """Return GPUs by "actor", "ref", "critic", "reward" and "vllm"; roles without GPUs of their own are absent."""
-        values = self.values
-        return dict(
-            pools(
-                first_values(self.reading.settings),
-                critic=values.text("algo.advantage.estimator") == "gae",
-                reference=bool(values.number("algo.kl.init_coef")),
-            )
-        )
+        return pools(self.reading.settings)
 
     @property
     def _tp(self) -> int:

@@ -24,10 +24,9 @@ from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.existing.recover.zoo import zoo_match
-from symconfig.formats.keys import Keys
+from symconfig.formats.keys import Keys, Trainer
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.renamed import MS_SWIFT
-from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
@@ -264,11 +263,6 @@ class Script:
         """Record as an assumption that all sequences have a length, in tokens; by default as the option cuts them."""
         why = why or f"as {key.rpartition('.')[2]} cuts them; shorter ones take less"
         self.assumed.append(Assumed("sequences", f"{length:,} tokens each", why, self.values.place(key)))
-
-    @property
-    def whole(self) -> bool:
-        """Return whether Megatron-LM's options alone describe the model."""
-        return False
 
     @property
     def apart(self) -> int:

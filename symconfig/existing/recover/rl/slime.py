@@ -17,9 +17,10 @@ from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl.script import PROMPT, Script, described, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, in_a_row
-from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
+from symconfig.existing.recover.rl.values import MEGATRON, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
+from symconfig.formats.slime import SLIME
 from symconfig.frameworks.megatron.flags import first_with, flags
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
@@ -41,11 +42,6 @@ class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
     trainer = SLIME
-
-    @property
-    def whole(self) -> bool:
-        """Return whether the script's options, rather than a file that is not read, describe Megatron-LM's model."""
-        return not model_hidden(self.reading)
 
     @property
     def workers(self) -> Workers:

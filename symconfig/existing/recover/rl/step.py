@@ -11,7 +11,7 @@ from statistics import NormalDist
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.existing.recover.rl.values import Workers
-from symconfig.formats.tuners import Trainer
+from symconfig.formats.keys import Trainer
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 from symconfig.solve.lengths import longest_of

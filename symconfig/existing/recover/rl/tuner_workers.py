@@ -29,6 +29,7 @@ from symconfig.graph.implementation import LossKernel
 from symconfig.plans.configuration import Precision
 
 _ADAPTERS = ("lora", "qlora")
+_ALL_LINEAR = ("--lora_target_modules", "all-linear")  # by default, of programs other than PEFT's
 _IN_4_BITS = 0.5  # bytes of a weight
 _BF16, _FP16, _FP32 = ("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")
 # What these have by a name of Megatron-LM's, and mean otherwise.
@@ -76,12 +77,12 @@ class TunerWorkers(Script):
     def workers(self) -> Workers:
         """Return the kind of workers: Megatron-Core, DeepSpeed, FSDP, else plain replicas (DDP)."""
         if self.program.megatron:
-            return replace(MEGATRON, target=self.tuner.name)
+            return MEGATRON
         kind = DEEPSPEED
         if self.config is None:
             sharded = self.launched.shards or self.values.given("fsdp")
             kind = replace(SHARDS, planned=self.tuner.planned) if sharded else REPLICAS
-        return replace(kind, target=self.tuner.target or self.tuner.name)
+        return replace(kind, target=self.tuner.target)
 
     @property
     def config(self) -> Mapping[str, Any] | None:
@@ -224,7 +225,7 @@ class TunerWorkers(Script):
         if adapts and not self.program.megatron:
             words += ["--load_in_4bit"] * (weight_bytes(values.text("model_name_or_path") or "") == _IN_4_BITS)
             words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
-            words += ["--lora_dropout", f"{dropout:g}", *self.tuner.modules]
+            words += ["--lora_dropout", f"{dropout:g}", *([] if self.tuner.switched else _ALL_LINEAR)]
         own = ("use_peft", "finetuning_type")
         given = [each for each in values.settings if words or not (each.key.startswith("lora_") or each.key in own)]
         arguments = Arguments((*settings(words, self.reading.file), *given))
@@ -291,7 +292,7 @@ class TunerWorkers(Script):
             copies = self.gpus
         elif strategy in _HYBRID:
             copies = self.reading.world.nodes or 1
-        wide = not (self._in_16_bits or self.tuner.published) or (self.tuner.widens and sharded.get("version") == 2)
+        wide = not (self._in_16_bits or self.tuner.published) or (self.tuner.casts and sharded.get("version") == 2)
         program = Switches(
             implementation={
                 **({"attention": "torch"} if self._eager else {}),

@@ -1,5 +1,4 @@
-"""Trainers of reinforcement learning and their workers, and what a script tells them, over what they have by
-themselves."""
+"""Workers of trainers of reinforcement learning, and what a script tells them, over what they have by themselves."""
 
 from __future__ import annotations
 
@@ -8,14 +7,10 @@ from typing import Any
 
 from symconfig.descriptor.job import Backend
 from symconfig.errors import Problem
-from symconfig.existing.launch.dialects import nemo_rl, openrlhf, verl
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import FALSE, Arguments
-from symconfig.formats.keys import Keys
-from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
-from symconfig.formats.slime import KEYS as SLIME_KEYS
-from symconfig.formats.tuners import Trainer
+from symconfig.formats.keys import Keys, Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +33,6 @@ DEEPSPEED = Workers("deepspeed", planned="deepspeed")
 SHARDS = Workers("fsdp", planned="deepspeed")  # of programs whose plans are for DeepSpeed
 DTENSOR = Workers("dtensor", planned="fsdp")
 REPLICAS = replace(SHARDS, name="ddp")
-_OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
-
-
-def of_verl(name: str) -> Workers:
-    """Return verl's workers by name; ones that are not predicted if the name is unknown."""
-    return _OF_VERL.get(name, Workers(name, predicted=False))
-
-
-VERL = Trainer(name="verl", release=verl.RELEASE, dashes=("", "_"), offload="ref.megatron.param_offload=True")
-SLIME = Trainer(name="slime", release="0.3.1", dashes=("--", "-"), keys=SLIME_KEYS)
-OPENRLHF = Trainer(
-    name="openrlhf",
-    release=openrlhf.RELEASE,
-    longest=("prompt_max_len", "rl.response_length.max"),
-    offload="--ref.offload",
-    whole="rl.longest",
-    keys=OPENRLHF_KEYS,
-)
-NEMO = Trainer(name=nemo_rl.FORMAT, release="0.7.0", dashes=("", "_"))
 
 _REFERENCE = "="  # before the key whose value is the default
 _NULL = ("", "null", "none", "~")

@@ -20,10 +20,10 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import EXPERTS, Script, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
-from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
+from symconfig.existing.recover.rl.values import FSDP, MEGATRON, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
-from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
+from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS, VERL
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.releases import FUSES_ACTIVATION, FUSES_ROPE
@@ -50,7 +50,9 @@ class Reader(Script):
 
     @property
     def workers(self) -> Workers:
-        return of_verl(dialect.workers(self.reading.settings))
+        """Return the workers by their name; ones that are not predicted for an unknown name."""
+        name = dialect.workers(self.reading.settings)
+        return next((each for each in (MEGATRON, FSDP) if each.name == name), Workers(name, predicted=False))
 
     @property
     def apart(self) -> int:

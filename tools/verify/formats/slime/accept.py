@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # the checkout tha
 
 from symconfig.descriptor.write import config_json
 from symconfig.plans.file import load_plan
-from symconfig.verify import megatron_shims, megatron_source
+from symconfig.verify import megatron_source
+from symconfig.verify.runners import megatron_shims
 
 _ASKING = ("sglang", "sglang_router", "slime")
 _NAMES = MEGATRON | {

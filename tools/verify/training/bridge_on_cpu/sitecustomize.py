@@ -1,7 +1,7 @@
 """A rank of Megatron-Bridge without a GPU, as megatron_on_cpu has one of Megatron-LM: layers are megatron-core's own.
 
 Python imports this by itself where the folder is on PYTHONPATH, and changes ranks only: torchrun gives LOCAL_RANK.
-VERIFY is the folder symconfig/verify.
+RUNNERS is the folder symconfig/verify/runners.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ def load(name: str, path: Path) -> Any:
 def stand_in() -> None:
     import torch
 
-    here, verify = Path(__file__).resolve().parent, Path(os.environ["VERIFY"])
+    here, runners = Path(__file__).resolve().parent, Path(os.environ["RUNNERS"])
     shared = load("megatron_on_cpu", here.parent / "megatron_on_cpu" / "sitecustomize.py")
-    shims, patches, kernels = (
-        load(name, verify / f"{name}.py") for name in ("megatron_shims", "megatron_patches", "megatron_stand_ins")
-    )
+    shims, patches = (load(name, runners / f"{name}.py") for name in ("megatron_shims", "megatron_patches"))
     shims._skip_compilers()
     patches.device("cpu").__enter__()
     shared.gpu()
@@ -69,12 +67,12 @@ def stand_in() -> None:
     shared.helpers()
     shared.counts()
     patches.refusals()
-    kernels.without_fp8()
+    patches.without_fp8()
     provider: Any = importlib.import_module("megatron.bridge.models.gpt_provider")
     provider.transformer_engine_layer_spec = provider.local_layer_spec
     training: Any = importlib.import_module("megatron.bridge.training.train")
     training.get_tensor_shapes_adjust_fn_for_distillation = lambda *args, **kwargs: None  # of modelopt: none is wanted
-    without_kernels(config, {**patches.KERNELS, **kernels.KERNELS})
+    without_kernels(config, patches.KERNELS)
 
 
 def without_kernels(module: Any, instead: dict[str, Any]) -> None:

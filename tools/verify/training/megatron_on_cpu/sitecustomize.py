@@ -1,8 +1,8 @@
 """A rank of Megatron-LM's own pretrain_gpt.py without a GPU: what is missing is stood in for, then it runs as it is.
 
 Python imports this by itself where the folder is on PYTHONPATH, and changes ranks only: torchrun gives LOCAL_RANK.
-Arguments, data, model, schedules, optimizer and learning rates stay Megatron's. MEGATRON_PATH is its checkout, VERIFY
-the folder symconfig/verify.
+Arguments, data, model, schedules, optimizer and learning rates stay Megatron's. MEGATRON_PATH is its checkout, RUNNERS
+the folder symconfig/verify/runners.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ def load(name: str, path: Path) -> Any:
 
 
 def stand_in() -> None:
-    verify = Path(os.environ["VERIFY"])
-    shims, patches, kernels = (
-        load(name, verify / f"{name}.py") for name in ("megatron_shims", "megatron_patches", "megatron_stand_ins")
-    )
+    runners = Path(os.environ["RUNNERS"])
+    shims, patches = (load(name, runners / f"{name}.py") for name in ("megatron_shims", "megatron_patches"))
     shims.install(Path(os.environ["MEGATRON_PATH"]))
     del sys.modules["megatron.training"]  # a stand-in for the trainer, which is wanted here
     shims.claim_gpu(*GPU.values())
@@ -52,8 +50,8 @@ def stand_in() -> None:
     helpers()
     counts()
     patches.refusals()
-    kernels.without_fp8()
-    without_kernels({**patches.KERNELS, **kernels.KERNELS})
+    patches.without_fp8()
+    without_kernels(patches.KERNELS)
 
 
 def gpu() -> None:

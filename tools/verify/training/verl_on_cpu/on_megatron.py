@@ -130,7 +130,7 @@ class Megatron:
         finalize = gpt.GPTModelProvider.finalize
 
         def finalized(self: Any) -> None:
-            cpu.switch(self, {**sys.modules["megatron_patches"].KERNELS, **sys.modules["megatron_stand_ins"].KERNELS})
+            cpu.switch(self, sys.modules["megatron_patches"].KERNELS)
             finalize(self)
 
         gpt.GPTModelProvider.finalize = finalized

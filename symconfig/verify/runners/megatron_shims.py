@@ -8,6 +8,7 @@ inert stand-ins for absent third-party modules that Megatron imports without a g
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import importlib.util
@@ -64,6 +65,7 @@ def install(source: Path) -> None:
     _skip_compilers()
     # The parser is made from dataclasses, whose sources it reads for its help texts: most of its time, each time.
     inspect.getsource = functools.cache(inspect.getsource)  # type: ignore[assignment]
+    ast.parse = functools.cache(ast.parse)  # type: ignore[assignment]
     package = types.ModuleType("megatron.training")
     package.__path__ = [str(source / "megatron" / "training")]
     package.__getattr__ = _inert_function  # type: ignore[method-assign]

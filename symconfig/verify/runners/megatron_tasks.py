@@ -1,22 +1,26 @@
-"""Builds one rank as Megatron's trainer does: chunks, DistributedDataParallel, optimizer; then says what they hold.
+"""What a job does with one rank beyond checking its arguments: `build` says what it holds, `trace` what autograd keeps.
 
-Loaded by path in a forked child of megatron_runner, never imported by symconfig. `run` is the task of a job; `modules`
-and `build` are for other tasks too. Nothing is allocated on the meta device.
+Loaded by path in a forked child of megatron_runner, never imported by symconfig. Chunks, DistributedDataParallel and
+optimizer are made as Megatron's trainer makes them, on the meta device: each tensor has its shape, its type and its
+storage's identity and size, and no data.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
-import resource
-import time
+import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+torch: Any = importlib.import_module("torch")  # by name: the package imports no framework
+runner: Any = importlib.import_module("megatron_runner")
 patches: Any = importlib.import_module("megatron_patches")
 specs: Any = importlib.import_module("megatron_local_specs")
 
-KIB = 1024  # ru_maxrss is in KiB on Linux
+META = torch.device("meta")
 # Ranks within groups, by their names in megatron.core.parallel_state: get_<name>_rank.
 COORDINATES = {
     "tp": "tensor_model_parallel",
@@ -29,14 +33,13 @@ COORDINATES = {
 }
 
 
-def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Build this process's rank on the meta device with its optimizer and return {rank, coordinates, chunks, parameters
-    (their number), gradient_buffer_bytes, optimizer_shard_bytes, seconds, max_rss_bytes}.
+def build(args: Any, config: Any) -> dict[str, Any]:
+    """Build this process's rank on the meta device with its optimizer and return {coordinates, chunks, parameters
+    (their number), gradient_buffer_bytes, optimizer_shard_bytes}.
 
     chunks: parameters of each virtual stage (name, elements, trainable) as built, before Megatron-FSDP replaces them by
     shards. Megatron-FSDP's main weights count as optimizer bytes. Patches Megatron for the rest of the process.
     """
-    start = time.perf_counter()
     with placed(args, config) as ready:
         held, chunks = _trained(args, ready)
         tensors = [tensor for part in parts(_optimizer(args, chunks)) for tensor in shard(part)]
@@ -50,15 +53,21 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)
     ]
     return {
-        "rank": job["rank"],
         "coordinates": coordinates(),
         "chunks": held,
         "parameters": sum(elements for chunk in held for _, elements, _ in chunk["parameters"]),
         "gradient_buffer_bytes": _bytes(gradients),
         "optimizer_shard_bytes": _bytes(tensors),
-        "seconds": time.perf_counter() - start,
-        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
     }
+
+
+def trace(args: Any, config: Any) -> dict[str, Any]:
+    """Run a microbatch through every chunk of this rank and return {saved_bytes: `saved_bytes` of all chunks}. Patches
+    Megatron for the rest of the process.
+    """
+    with placed(args, config) as ready:
+        patches.forward()
+        return {"saved_bytes": sum(saved_bytes(args, ready, model) for model in modules(args, ready))}
 
 
 @contextlib.contextmanager
@@ -92,17 +101,8 @@ def modules(args: Any, config: Any) -> list[Any]:
         if virtual:
             state.set_virtual_pipeline_model_parallel_rank(place)
         ends = {"ignore_virtual": False, "vp_stage": stage}
-        chunks.append(
-            _chunk(
-                args,
-                config,
-                {
-                    "pre_process": state.is_pipeline_first_stage(**ends),
-                    "post_process": state.is_pipeline_last_stage(**ends),
-                    "vp_stage": stage,
-                },
-            )
-        )
+        first, last = state.is_pipeline_first_stage(**ends), state.is_pipeline_last_stage(**ends)
+        chunks.append(_chunk(args, config, pre_process=first, post_process=last, vp_stage=stage))
     return chunks
 
 
@@ -113,7 +113,7 @@ def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:
-        model = _chunk(args, config, offered)
+        model = _chunk(args, **{**offered, "config": config})
         named = [[name, weight.numel(), weight.requires_grad] for name, weight in model.named_parameters()]
         held.append({"parameters": named})
         return model
@@ -122,61 +122,46 @@ def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     return held, list(trainer.get_model(provide))
 
 
-def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Return one virtual stage, built with the GPU (or its stand-in) as default device."""
-    import torch
-
+def _chunk(
+    args: Any,
+    config: Any,
+    pre_process: bool,
+    post_process: bool,
+    vp_stage: int | None = None,
+    pg_collection: Any = None,
+) -> Any:
+    """Return one virtual stage, built with the GPU (or its stand-in) as default device by Megatron's GPTModelBuilder;
+    with a hybrid pattern as in its hybrid_builders.py, of local modules. vp_stage: None without vpp; pg_collection:
+    Megatron's groups by default, not used with a hybrid pattern.
+    """
+    ends = {"pre_process": pre_process, "post_process": post_process, "vp_stage": vp_stage}
     with torch.device("cuda"):
-        return _model(args, config, place)
-
-
-def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Return a chunk built by Megatron's builder, or `_hybrid` with a hybrid pattern. place: pre_process, post_process,
-    and optionally vp_stage and pg_collection (default: Megatron's groups; not used with a hybrid pattern).
-    """
-    stage = place.get("vp_stage")
-    if getattr(args, "hybrid_layer_pattern", None):
-        return _hybrid(args, config, place["pre_process"], place["post_process"], stage)
-    models = importlib.import_module("megatron.training.models.gpt")
-    groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
-    described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
-    return models.GPTModelBuilder(described).build_model(
-        place.get("pg_collection") or groups.use_mpu_process_groups(),
-        pre_process=place["pre_process"],
-        post_process=place["post_process"],
-        vp_stage=stage,
-    )
-
-
-def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
-    """Return a chunk of a HybridModel built as in Megatron's hybrid_builders.py, of local modules. stage: the virtual
-    one; None without vpp.
-    """
-    model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
-    return model(
-        config=config,
-        hybrid_stack_spec=specs.hybrid(config),
-        vocab_size=args.padded_vocab_size,
-        max_sequence_length=args.max_position_embeddings,
-        hybrid_layer_pattern=args.hybrid_layer_pattern,
-        pre_process=pre_process,
-        post_process=post_process,
-        fp16_lm_cross_entropy=args.fp16_lm_cross_entropy,
-        parallel_output=True,
-        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
-        position_embedding_type=args.position_embedding_type,
-        rotary_percent=args.rotary_percent,
-        rotary_base=args.rotary_base,
-        vp_stage=stage,
-    )
+        if getattr(args, "hybrid_layer_pattern", None):
+            return importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel(
+                config=config,
+                hybrid_stack_spec=specs.hybrid(config),
+                vocab_size=args.padded_vocab_size,
+                max_sequence_length=args.max_position_embeddings,
+                hybrid_layer_pattern=args.hybrid_layer_pattern,
+                fp16_lm_cross_entropy=args.fp16_lm_cross_entropy,
+                parallel_output=True,
+                share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+                position_embedding_type=args.position_embedding_type,
+                rotary_percent=args.rotary_percent,
+                rotary_base=args.rotary_base,
+                **ends,
+            )
+        models = importlib.import_module("megatron.training.models.gpt")
+        groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
+        described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
+        builder = models.GPTModelBuilder(described)
+        return builder.build_model(pg_collection or groups.use_mpu_process_groups(), **ends)
 
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
     """Return Megatron's optimizer over the chunks with its moments allocated: by each part's own function, and as zeros
     for sub-optimizers (offload).
     """
-    import torch
-
     config, overrides = importlib.import_module("megatron.training.training").get_megatron_optimizer_config(args)
     make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
     optimizer = make(config, chunks, config_overrides=overrides, use_gloo_process_groups=False)
@@ -242,3 +227,83 @@ def main_weights(part: Any) -> list[list[Any]]:
         if hasattr(part, name):
             return list(getattr(part, name))
     return []
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Kept:
+    """A tensor that autograd keeps; it dies with the node of the graph."""
+
+    tensor: Any
+
+
+def saved_bytes(args: Any, config: Any, model: Any) -> int:
+    """Return the bytes of all storages that the backward of one microbatch of a chunk would read. Parameters, buffers
+    and what a second microbatch reads, too, which is held once, are left out; the forward runs twice.
+    """
+    chunk = model
+    if args.bf16 or args.fp16:  # 16-bit weights and an fp32 loss, as the trainer has them
+        chunk = importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
+    packed: list[Any] = []
+
+    def pack(tensor: Any) -> Kept:
+        packed.append(weakref.ref(kept := Kept(tensor)))
+        return kept
+
+    microbatches: list[dict[int, Any]] = []  # {number: storage}, which keeps a number from being given again
+    for _ in range(2):
+        packed.clear()
+        saving: Any = torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor)
+        with torch.device("cpu"), saving:  # the default where Megatron runs, too
+            end = _forward(args, config, model, chunk)
+        gc.collect()  # what waits in a cycle of Python's is not kept by autograd
+        # Now: the first forward replaces some (the router's bias becomes fp32).
+        owned = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+        tensors = [kept.tensor for reference in packed if (kept := reference()) is not None]
+        storages = [each.untyped_storage() for each in (*tensors, *_attributes(end)) if each.device == META]
+        microbatches.append({each._cdata: each for each in storages if each._cdata not in owned})
+    first, second = microbatches
+    return sum(storage.nbytes() for number, storage in first.items() if number not in second)
+
+
+def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
+    """Run one microbatch (zeros, on meta) as pretrain_gpt.py does; return the loss on the last stage, else the output.
+    Later stages get an empty input; a mask is made unless the release leaves it to attention.
+    """
+    sequence = args.seq_length // config.context_parallel_size
+    tokens = torch.zeros(args.micro_batch_size, sequence, dtype=torch.long, device=META)
+    mask = None
+    if getattr(args, "create_attention_mask_in_dataloader", True):
+        mask = torch.zeros(args.micro_batch_size, 1, sequence, sequence, dtype=torch.bool, device=META)
+    if not model.pre_process:
+        split = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        received = torch.empty(
+            sequence // split,
+            args.micro_batch_size,
+            config.hidden_size,
+            dtype=torch.float32 if config.fp32_residual_connection else config.params_dtype,
+            requires_grad=True,
+            device=META,
+        )
+        model.set_input_tensor(received)
+    loss_mask = torch.ones(args.micro_batch_size, sequence, device=META)
+    offered = {"labels": tokens, "loss_mask": loss_mask}
+    output = chunk(tokens, tokens, mask, **runner.accepted(type(model).forward, offered))
+    if not model.post_process:
+        return output
+    return torch.sum(output.view(-1).float() * loss_mask.view(-1))  # its loss function
+
+
+def _attributes(end: Any) -> Iterator[Any]:
+    """Yield the tensors among attributes of all autograd nodes below end.grad_fn, which custom functions keep and no
+    hook reports.
+    """
+    waiting, seen = [end.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for value in getattr(node, "__dict__", {}).values():
+            several = value if isinstance(value, tuple | list) else (value,)
+            yield from (each for each in several if isinstance(each, torch.Tensor))
+        waiting.extend(following for following, _ in node.next_functions)

@@ -1,8 +1,8 @@
 """What Megatron refuses on a CPU or without Transformer Engine, and why to let it does not change a parameter.
 
 Loaded by path in a forked child of megatron_runner, never imported by symconfig. Megatron's own `local` layers stand
-in for Transformer Engine's: the same weights, split the same way. `refusals` is for building; nothing here makes a
-forward pass right, so whoever runs one adds what it needs.
+in for Transformer Engine's: the same weights, split the same way. `refusals` is for building; a forward pass needs
+`forward`, too, with which autograd keeps the same tensors as on a GPU.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import types
 from collections.abc import Callable
 from typing import Any
+
+torch: Any = importlib.import_module("torch")  # by name: the package imports no framework
 
 # Settings of the transformer config that ask for kernels of Transformer Engine, Apex or a GPU; none names a weight.
 KERNELS: dict[str, Any] = {
@@ -25,6 +28,11 @@ KERNELS: dict[str, Any] = {
     "moe_shared_expert_overlap": False,
     "moe_permute_fusion": False,
     "use_fused_weighted_squared_relu": False,
+    # Of the forward pass: torch's own operators run instead.
+    "masked_softmax_fusion": False,
+    "apply_rope_fusion": False,
+    "moe_router_fusion": False,
+    "cross_entropy_fusion_impl": "native",
 }
 
 
@@ -111,24 +119,23 @@ def _norms() -> None:
 
 
 def _attention() -> None:
-    """Patch the local attention core's __init__ to accept context parallelism, and to drop MLA's own key and value
-    sizes. Both concern only its products; its one weight, a learnable softmax offset, is one number per head.
+    """Patch the local attention core's __init__ to accept context parallelism and MLA's own key and value sizes, of
+    which its output has the values' width. They concern only its products; its one weight, a learnable softmax offset,
+    is one number per head.
     """
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     core = module.DotProductAttention
     make = core.__init__
 
-    def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        """Initialize the core without context parallelism, k_channels and v_channels, then give it the true config."""
+    def build(self: Any, config: Any, *args: Any, v_channels: int | None = None, **kwargs: Any) -> None:
+        """Initialize the core without context parallelism, then give it the true config and the width of its output."""
+        kwargs.pop("k_channels", None)
         plain = copy.copy(config)
         plain.context_parallel_size = 1
-        make(
-            self,
-            plain,
-            *args,
-            **{name: value for name, value in kwargs.items() if name not in ("k_channels", "v_channels")},
-        )
+        make(self, plain, *args, **kwargs)
         self.config = config
+        if v_channels is not None:
+            self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
 
     core.__init__ = build
 
@@ -169,7 +176,6 @@ def _checkpoint_groups() -> None:
 
 def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
     """Return the function wrapped so that torch.cuda.current_device() is 0 while it runs."""
-    import torch
 
     def build(*args: Any, **kwargs: Any) -> None:
         """Call the function while torch.cuda.current_device() is 0."""
@@ -187,12 +193,9 @@ def device(name: str = "meta") -> Any:
     """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu: `device=`, and
     the first argument of Tensor.to and torch.device; pin_memory is ignored. Also patches torch for good (`_stand_in`).
     """
-    import torch
-
     _stand_in(torch.device(name))
-    from torch.overrides import TorchFunctionMode
 
-    class Placed(TorchFunctionMode):  # type: ignore[misc]
+    class Placed(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             kwargs.pop("pin_memory", None)  # for copies to a GPU
@@ -216,8 +219,6 @@ def _stand_in(device: Any) -> None:
     cuda() of tensors and modules and pin_memory() return the object itself; tensors report a GPU (`_say_gpu`).
     Megatron's recompute copies into the emptied storage instead of sharing it.
     """
-    import torch
-
     torch.cuda.current_device = lambda: device
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda device=None: torch.get_rng_state()
     torch.cuda.Stream = torch.cuda.Event = _Stream
@@ -244,8 +245,6 @@ def _say_gpu(device: Any) -> None:
     There tensors moved to host memory by cpu() (optimizer offload) stay on meta but report no GPU, as do those made
     from them.
     """
-    import torch
-
     kind = torch.Tensor.type
 
     class Host(torch.Tensor):  # type: ignore[misc]
@@ -281,3 +280,100 @@ def _itself(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
+
+
+def forward() -> None:
+    """Patch torch and Megatron for a forward pass without a GPU. Call it within megatron_tasks.placed, before the
+    modules are built.
+    """
+    _rng()
+    without_fp8()
+    for name in ("rotary_pos_embedding", "yarn_rotary_pos_embedding"):
+        module: Any = importlib.import_module(f"megatron.core.models.common.embeddings.{name}")
+        module.get_pos_emb_on_this_cp_rank = _first_positions
+    torch.nn.functional.dropout = _dropout
+    torch.nn.functional.rms_norm = rms_norm
+    _routing()
+
+
+def _rng() -> None:
+    """Patch the GPU's random states, which dropout and recomputing use, with a constant one, and seed Megatron's
+    tracker.
+    """
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    state = torch.zeros(16, dtype=torch.uint8, device="cpu")
+    random._get_cuda_rng_state = lambda *args, **kwargs: state
+    random._set_cuda_rng_state = lambda *args, **kwargs: None
+    torch.cuda.get_rng_state = lambda *args, **kwargs: state
+    torch.cuda.manual_seed = lambda seed: None
+    random.model_parallel_cuda_manual_seed(1234)
+
+
+def without_fp8() -> None:
+    """Patch CheckpointWithoutOutput, which asks Transformer Engine, to see fp8 as disabled."""
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
+    random.activation_recompute_forward = random.fp8_autocast = lambda **options: contextlib.nullcontext()
+
+
+def _first_positions(positions: Any, dim: int, group: Any) -> Any:
+    """Return as many position embeddings as a context-parallel rank has, the first ones."""
+    return positions.narrow(dim, 0, positions.size(dim) // group.size()).clone()
+
+
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Apply a dropout that saves a mask of one byte per element, as on a GPU; on a CPU it has the tensor's dtype."""
+    return torch.native_dropout(input, p, True)[0] if training and p else input
+
+
+class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    """torch's fused kernel for GPUs: keeps its input and one fp32 number a token."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, weight: Any) -> Any:
+        ctx.save_for_backward(input, input.new_empty(*input.shape[:-1], 1, dtype=torch.float32), weight)
+        return torch.empty_like(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        input, _, weight = ctx.saved_tensors
+        return torch.empty_like(input), torch.empty_like(weight)
+
+
+def rms_norm(input: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """Return the input's norm as `_RmsNorm`, whose values are not right; shape and eps are not used."""
+    return _RmsNorm.apply(input, weight)
+
+
+def balanced(tokens: int, experts: int, chosen: int) -> Any:
+    """Return a boolean routing map [tokens, experts] on the CPU in which each token has the next `chosen` experts in
+    turn, so that all experts get equally many (to one token).
+    """
+    with torch.device("cpu"):
+        first = torch.arange(tokens * chosen) % experts
+        return torch.zeros(tokens, experts, dtype=torch.bool).scatter_(1, first.view(tokens, chosen), True)
+
+
+def _routing() -> None:
+    """Patch the token dispatcher to count a balanced routing, assumed on every rank; gathers of CPU tensors repeat this
+    rank's, and tensors are not moved to the host. The router's own choice has no values on the meta device; everything
+    else uses the real map.
+    """
+    dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
+    kind = dispatcher.MoEAlltoAllTokenDispatcher
+    count, gather = kind.preprocess, dispatcher.gather_from_sequence_parallel_region
+
+    def preprocess(self: Any, routing_map: Any) -> Any:
+        return count(self, balanced(routing_map.size(0), routing_map.size(1), self.config.moe_router_topk))
+
+    def gathered(tensor: Any, group: Any = None, **value: Any) -> Any:
+        if tensor.device.type == "cpu":
+            return tensor.repeat(group.size())
+        return gather(tensor, group=group, **value)
+
+    def on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor
+
+    kind.preprocess = preprocess
+    dispatcher.gather_from_sequence_parallel_region = gathered
+    dispatcher.maybe_move_tensor_to_cpu = on_host

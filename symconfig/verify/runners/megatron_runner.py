@@ -3,8 +3,8 @@
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
 "jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
 "compute_units", "transformer_engine", "rank", "task"}]}. Writes one JSON line first ({"ready": seconds}) and one for
-every job as it ends. A task other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the
-resolved arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has
+every job as it ends. A task other than "check" is one phase more: that function of megatron_tasks.py on the resolved
+arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has
 imported Megatron: fresh global state for every list, and neither a crash nor a hang reaches the next one.
 """
 
@@ -21,6 +21,7 @@ import inspect
 import json
 import os
 import re
+import resource
 import sys
 import time
 import traceback
@@ -37,6 +38,7 @@ IMPORTED_ONCE = (
     "torch.testing._internal.distributed.fake_pg",
 )
 BUILT_ONCE = ("torch._dynamo",)  # half a second, of every model that is built on the meta device
+KIB = 1024  # ru_maxrss is in KiB on Linux
 DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
 
 
@@ -105,7 +107,8 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
 
 def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
     """Run all phases of a job and fill `result` with num_microbatches, stages, args and config as Megatron resolved
-    them, and, for tasks other than "check", the task's answer as "rank". Raise Stop if a phase fails.
+    them, and, for tasks other than "check", what the task returns as "rank", with its rank, seconds and max_rss_bytes.
+    Raise Stop if a phase fails.
     """
     args, config, result["num_microbatches"] = resolve(job, phases)
     trainer = importlib.import_module("megatron.training.training")
@@ -118,8 +121,14 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
     result["args"] = {name: plain(value) for name, value in vars(args).items()}
     result["config"] = {field.name: plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
     if job["task"] != "check":
-        task = load(f"megatron_{job['task']}")
-        result["rank"] = phases.run(job["task"], lambda: task.run(args, config, job))
+        found = phases.run(job["task"], lambda: getattr(load("megatron_tasks"), job["task"])(args, config))
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+        result["rank"] = {
+            "rank": job["rank"],
+            **found,
+            "seconds": phases.done[-1]["seconds"],
+            "max_rss_bytes": peak_bytes,
+        }
 
 
 def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
@@ -161,8 +170,7 @@ def _microbatches(args: Any) -> int:
         "data_parallel_size": args.data_parallel_size * getattr(args, "gtp_weight_remat_size", 1),
         "decrease_batch_size_if_needed": False,
     }
-    taken = inspect.signature(calculator).parameters
-    calculator(**{name: value for name, value in offered.items() if name in taken})
+    calculator(**accepted(calculator, offered))
     return int(module.get_num_microbatches())
 
 
@@ -186,12 +194,8 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
         "order": "tp-cp-ep-pp-dp" if getattr(args, "use_tp_pp_dp_mapping", False) else "tp-cp-ep-dp-pp",
         "create_gloo_process_groups": False,
     }
-    taken = inspect.signature(state.initialize_model_parallel).parameters
-    state.initialize_model_parallel(
-        args.tensor_model_parallel_size,
-        args.pipeline_model_parallel_size,
-        **{name: value for name, value in offered.items() if name in taken},
-    )
+    initialize = state.initialize_model_parallel
+    initialize(args.tensor_model_parallel_size, args.pipeline_model_parallel_size, **accepted(initialize, offered))
 
 
 def _stages(args: Any, config: Any) -> list[list[list[int]]]:
@@ -216,7 +220,7 @@ def _stages(args: Any, config: Any) -> list[list[list[int]]]:
             if virtual:
                 state.set_virtual_pipeline_model_parallel_rank(vp_stage)
             offered = {"vp_stage": vp_stage if virtual else None, "pp_rank": pp_rank}
-            chunks.append([int(_call(function, config, offered)) for function in (offset, build, predict)])
+            chunks.append([int(f(config, **accepted(f, offered))) for f in (offset, build, predict)])
         stages.append(chunks)
     state.set_pipeline_model_parallel_rank(None)  # as it was: of the process group
     state.set_virtual_pipeline_model_parallel_rank(None)
@@ -251,9 +255,9 @@ def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
     return stages
 
 
-def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:
-    taken = inspect.signature(function).parameters
-    return function(config, **{name: value for name, value in offered.items() if name in taken})
+def accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the offered arguments, by name, that the function has in this release."""
+    return {name: value for name, value in offered.items() if name in inspect.signature(function).parameters}
 
 
 def plain(value: Any) -> Any:
@@ -289,30 +293,36 @@ def _warm_up() -> None:
         return
 
 
+def prepare(source: Path, built: bool) -> None:
+    """Import Megatron from `source` with all that children need, with `built` also what builds models. Changes sys.path
+    and sys.modules, and patches Python and torch (`megatron_shims.install`).
+    """
+    load("megatron_shims").install(source)
+    import torch
+
+    torch.set_num_threads(1)
+    for name in (*IMPORTED_ONCE, *(BUILT_ONCE if built else ())):
+        importlib.import_module(name)
+    load("megatron_patches")
+    load("megatron_local_specs")
+    _warm_up()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the whole heap
+
+
 def main() -> None:
-    """Read the request, import Megatron once, and run each job in a forked child; print a line when ready, then one
-    JSON line per job. Other output goes to standard error.
+    """Read the request, import Megatron once, unless a process that this one is a fork of has, and run each job in a
+    forked child; print a line when ready, then one JSON line per job. Other output goes to standard error.
     """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer
     start = time.perf_counter()
-    shims = load("megatron_shims")
-    shims.install(Path(request["source"]))
-    import torch
-
-    torch.set_num_threads(1)
-    built = any(job["task"] != "check" for job in request["jobs"])
-    for name in (*IMPORTED_ONCE, *(BUILT_ONCE if built else ())):
-        importlib.import_module(name)
     sys.modules["megatron_runner"] = sys.modules["__main__"]  # for the tasks
-    load("megatron_patches")
-    load("megatron_local_specs")
-    forks = load("forks")
+    if "megatron_shims" not in sys.modules:
+        prepare(Path(request["source"]), any(job["task"] != "check" for job in request["jobs"]))
+    shims, forks = sys.modules["megatron_shims"], load("forks")
     print(json.dumps({"ready": time.perf_counter() - start}), file=answers)
-    _warm_up()
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy the whole heap
     for job in request["jobs"]:
         print(json.dumps(forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])), file=answers)
 
