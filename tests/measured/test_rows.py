@@ -357,5 +357,4 @@ def test_the_examples_are_read_as_they_stand(tmp_path: Path) -> None:
     (run,) = source.rows
     assert run.case.ignored == ()
     assert ("gradient_bytes", "2.0") in run.case.documented
-    assert run.case.reason == "our launch scripts"
     assert run.case.configuration.framework.hide.tp_pieces > 1
