@@ -220,10 +220,10 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
-    """Yield a problem for each unknown option; its hint is the command with its positional arguments if one has that
-    name, else a --pin with the value if it is a planner's choice and the command has --pin, else the field of that
-    name in a section of the job's file if the command reads one, else the nearest option, else --help. The value after
-    an option is skipped.
+    """Yield a problem for each of `words`, which argparse did not take, but the value after an option. Its hint is the
+    command with its positional arguments if one has that name, else a --pin with the value if it is a planner's choice
+    and the command has --pin, else the field of that name in a section of the job's file if the command reads one, else
+    the nearest option, else --help.
     """
     from symconfig.descriptor.job import pin_meant, section_field
 

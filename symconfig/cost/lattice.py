@@ -67,9 +67,8 @@ class Uneven:
 
     @classmethod
     def of(cls, block: DerivedBlock, lattice: Lattice) -> Uneven | None:
-        """Return the imbalance of a block's kept tensors; None if loads are even or no tensor grows with the load.
-
-        It names the tensors whose size includes LOAD, with the lattice's numbers OF_LAYER and OF_STAGE.
+        """Return the imbalance of a block's kept tensors, `slots` being 1 for those whose size includes LOAD; None if
+        there are none, or loads are even (the lattice has no OF_LAYER).
         """
         slots = np.array([_grows(held.elements) for held in block.held], dtype=float)
         if OF_LAYER not in lattice.numbers or not slots.any():

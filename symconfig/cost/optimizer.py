@@ -246,8 +246,9 @@ def _moves_s(
 def exchanged_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the exposed seconds that data-parallel communication adds to a step: [policies, points].
 
-    Included are the all-reduce of tied embeddings between pipeline ends, and copies to and from communication buffers
-    if the framework makes any. Without a pipeline, or if every microbatch exchanges, it is that of the stage with most.
+    Included, even with one replica, are the all-reduce of tied embeddings between pipeline ends, and copies to and from
+    communication buffers if the framework makes any. Without a pipeline, or if every microbatch exchanges, it is that
+    of the stage with most.
     """
     if setting.pipelines.several and not setting.sharding.each_microbatch:
         shown = _exposed_in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)

@@ -130,8 +130,8 @@ def lost_fields(model: ModelDescriptor) -> tuple[Problem, ...]:
 def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value of `model`, value of `reread`), both as text, of fields that differ in meaning, by name.
 
-    Names, notes and fields without effect are not compared; a field that has no effect in `model`, but in `reread`, is
-    compared by its literal value.
+    Names, notes, the adapter and fields without effect are not compared; a field that has no effect in `model`, but in
+    `reread`, is compared by its literal value.
     """
     mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
     for name in sorted({*mine, *theirs}):
@@ -219,7 +219,8 @@ def _activation(name: str, default: object) -> str:
 
 
 def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
-    """Return rope's flat keys that the class has: rope_scaling, original_max_position_embeddings, rope_local_base_freq.
+    """Return rope's flat keys that the class has: rope_scaling, original_max_position_embeddings (without one the
+    context length) and rope_local_base_freq (without one rope_theta).
 
     Without scaling, rope_scaling is left out, or {"rope_type": "default"} if null would mean the class's own.
     """
@@ -236,7 +237,9 @@ def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
 
 
 def _rope_parameters(model: ModelDescriptor, kind: str) -> Json:
-    """Return rope_parameters: the class's own sections for full and for windowed layers, with the model's bases."""
+    """Return rope_parameters: the class's own sections for full and for windowed layers, with the model's bases; both
+    have rope_theta if it has no local base.
+    """
     own, local = families()[kind]["rope"], model.rope_local_base_freq or model.rope_theta
     bases = {FULL: model.rope_theta, SLIDING: local}
     return {"rope_parameters": {name: {**own[name], "rope_theta": base} for name, base in bases.items()}}

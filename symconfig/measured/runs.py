@@ -123,8 +123,9 @@ _OPTIONS = {
 
 
 def _log_problem(problem: Problem, path: Path) -> Problem:
-    """Return a row's problem as one of the log file. A field that an option of the command supplies gets that option
-    as hint, and, if it is missing (no `got`) and the problem has no file, another text.
+    """Return a row's problem as one of the log file, unless it has a file. If an option of the command supplies the
+    field, it is the hint where there is none; if the field is missing (no `got`), it always is, and a problem without a
+    file says that the log lacks it.
     """
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None

@@ -77,7 +77,8 @@ class Learns:
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield a problem for each setting of the RL step that the program `name` does not support.
+        """Yield a problem for each of these that the program `name` does not support: algorithm, engine and its `dp`,
+        placements, sleep level, epochs, critic GPUs, adapters; and for one sample with an algorithm over groups.
 
         Of a plan with RL phases (`plan.rl`) also, for a program that pads, an update of another number of rows than
         `rl.batch` samples, and for a colocated plan parts on the host that are none of `away`.

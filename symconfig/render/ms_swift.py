@@ -60,8 +60,9 @@ Values = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables for ms-swift on Megatron-Core; last_checkpoint is None unless the run resumes its
-    own. Raises InfeasibleError with all that has no option, InputError as `megatron.groups`.
+    """Return the templates' variables for ms-swift on Megatron-Core: releases, command_name (pt or sft), sections,
+    loaded_as, environment, wanted modules, notes; last_checkpoint is None unless the run resumes its own. Raises
+    InfeasibleError with all that has no option, InputError as `megatron.groups`.
     """
     version = megatron.version(plan)
     training = plan.training

@@ -40,8 +40,9 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers. data_path: the job's first data set or ""; added: as
-    `_reward_gpus`; no arrays or environment variables. Raises as `load_model` for the reward model.
+    """Return the templates' variables for Megatron workers: release, sections, notes, reward model; data_path: the
+    job's first data set or ""; added: as `_reward_gpus`; no arrays or environment. Raises as `load_model` for the
+    reward.
     """
     return {
         "framework": f"NeMo-RL {formats.NEMO.release}",

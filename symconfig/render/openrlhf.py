@@ -41,8 +41,9 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Environment variables and a note on padding only without RL; critic (see
-    `learning.critic`) only with RL. reward_nodes, critic_nodes: [nodes, GPUs of each] of their own; zeros without.
+    """Return the templates' variables: release, arrays, notes, data, reward model and URL. Environment variables and a
+    note on padding only without RL; critic (see `learning.critic`) only with RL. reward_nodes, critic_nodes: [nodes,
+    GPUs of each] of their own; zeros without.
     """
     arrays, training = _arrays(plan), plan.training
     return {

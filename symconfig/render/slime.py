@@ -46,8 +46,9 @@ _OWN_LOOP = words_of(
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables: train.py colocated, train_async.py otherwise. PYTORCH_CUDA_ALLOC_CONF is dropped
-    unless the placement is split: torch_memory_saver forbids expandable segments. Raises as `megatron.groups`.
+    """Return the templates' variables: release, arrays, notes, reward URL, program (train.py colocated, else
+    train_async.py), environment, `passed` (its names). PYTORCH_CUDA_ALLOC_CONF is dropped unless the placement is
+    split: torch_memory_saver forbids expandable segments. Raises as `megatron.groups`.
     """
     arrays, version = _arrays(plan), megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.

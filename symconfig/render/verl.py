@@ -39,8 +39,9 @@ LEARNS = Learns(
 
 
 def variables(plan: Plan, workers: str) -> dict[str, object]:
-    """Return the templates' variables. workers: "megatron" or "fsdp". Of the plan's environment only
-    CUDA_DEVICE_MAX_CONNECTIONS is set, and only for Megatron. Raises as `load_model` for the critic or reward model.
+    """Return the templates' variables: overrides by bash array (`arrays`), config_name, release, notes, reward model,
+    critic, and of the plan's environment only CUDA_DEVICE_MAX_CONNECTIONS, for Megatron. workers: "megatron" or "fsdp".
+    Raises as `load_model` for the critic or reward model.
     """
     exported = environment.variables(plan, plan.best.target.version) if workers == "megatron" else ()
     return {

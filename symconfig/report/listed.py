@@ -40,8 +40,8 @@ def cluster_line(cluster: ClusterDescriptor) -> dict[str, Any]:
 
 
 def model_line(model: ModelDescriptor) -> dict[str, Any]:
-    """Return a model's summary: total, active (used by one token) and trainable parameters, sizes, and task ("lora"
-    with an adapter, else "pretrain"); num_experts is None if dense.
+    """Return a model's summary: name, huggingface_id, task ("lora" with an adapter, else "pretrain"), total, active
+    (for one token) and trainable parameters, layers, hidden_size, max_position_embeddings, num_experts (None: dense).
     """
     total = parameters(model)
     return {

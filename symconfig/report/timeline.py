@@ -122,7 +122,8 @@ def stage_rows(chart: Chart) -> Grid:
 
 def chart_data(chart: Chart) -> dict[str, Any]:
     """Return the JSON of `explain --timeline --json`, without single events: title, notes, schedule (None for one
-    stage), seconds, and of each stage its chunks, busy and idle time and peak memory.
+    stage), num_microbatches, pipeline_s, optimizer_s, and of each stage its chunks, busy_s, idle (a share), finish_s
+    and peak_bytes.
     """
     line = chart.timeline
     return {

@@ -65,9 +65,11 @@ def frozen(checked: Checked) -> list[Block]:
 
 
 def _command(checked: Checked) -> str:
-    """Return the command that repairs the findings. `replan` into a new folder if model or cluster changed, or, unless
-    the folder has a command of its own (`again`), if plan.json was edited, there is a finding on an input, or no
-    manifest; else that command, or `render` again.
+    """Return the command that repairs the findings, with the manifest's target and launchers and the templates used.
+
+    `replan` into a new folder (--accept-edits if plan.json was edited) if model or cluster changed, or, unless the
+    folder has a command of its own (`again`), if plan.json was edited, there is a finding on an input, or no manifest;
+    else that command, or `render` again, with --force.
     """
     options = ""  # the manifest's target and launchers, and the templates used
     if checked.manifest is not None:

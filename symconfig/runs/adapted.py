@@ -92,10 +92,10 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
 
 
 def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]) -> Iterable[str]:
-    """Return the modules that one target of `lora.targets` selects. Raises InputError for none, or MLP modules of a
-    model with experts. target: a group ("all-linear", for a model with experts without MLPs; attention; MLP), a name of
-    Megatron-Bridge (its first module that is there), or a module. known: the model's modules; fuses: modules that the
-    framework fuses.
+    """Return the modules of `known`, the model's, that one target of `lora.targets` selects. Raises InputError for
+    none, or MLP modules of a model with experts. target: a group ("all-linear", for a model with experts without MLPs;
+    attention; MLP) of those `without_overlap`, given what the framework `fuses`; a name of Megatron-Bridge (its first
+    module that is there); or a module.
     """
     usual = without_overlap(known, fuses)
     groups = {

@@ -216,8 +216,8 @@ def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
 
 
 def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[Problem]:
-    """Yield the mismatches of the framework's minor release and of the libraries that `entry` needs, against their
-    required ranges; not installed ones are skipped.
+    """Yield the mismatches of the framework's minor release (with the exceptions of `_release`) and of the libraries
+    that `entry` needs, against their required ranges; not installed ones are skipped.
     """
     backend = entry.backend
     yield from _release(plan, backend, surroundings.versions.get(backend.name))

@@ -102,8 +102,8 @@ def _faster(cluster: ClusterDescriptor, name: str, factor: float) -> ClusterDesc
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
-    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with the first problem of each text, names given
-    twice, or for no text.
+    """Return the ranges of texts `NAME=LOW..HIGH` as `_one` reads each: of SIZES of the job or RATES of the cluster.
+    Raises InputError with the first problem of each text, names given twice, or for no text.
     """
     problems = Problems()
     varies = tuple(filter(None, [problems.collect(partial(_one, plan, word)) for word in words]))
@@ -327,8 +327,9 @@ def through_changes(
 
 
 def changed(plan: Plan, change: Change) -> tuple[ModelDescriptor, ClusterDescriptor, Job]:
-    """Return the model, cluster and job of a plan with changed fields of the job. Raises InputError with all problems:
-    unknown fields, descriptors that do not load, an invalid job.
+    """Return the model, cluster and job of a plan with changed fields of the job; a model that is not changed is the
+    plan's without the adapter that its job added. Raises InputError with all problems: fields that are unknown or of
+    _NOT_CHANGED, descriptors that do not load, an invalid job.
     """
     known = [name for name in Job.model_fields if name not in _NOT_CHANGED]
     problems = Problems(

@@ -145,7 +145,7 @@ def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]
 def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
     """Yield the activations of a block that are kept, or that its backward pass needs, with their bytes and fate.
 
-    Bytes are of one rank and microbatch. Fate: offloaded or kept if the policy keeps it, else recomputed.
+    Bytes are of one rank and microbatch, and may be 0. Fate: offloaded or kept if the policy keeps it, else recomputed.
     """
     for held, size, kept, moved in zip(
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True

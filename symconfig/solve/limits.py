@@ -373,7 +373,7 @@ NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
 
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
-    """Yield the constraints that the planner adds for a backend, then the framework's.
+    """Yield the constraints that the planner adds for a backend (a key of ADDED), then the framework's.
 
     A framework's constraint that is a key of NARROWER is replaced by the planner's there, which may be none.
     """

@@ -155,10 +155,11 @@ def weighs_loads(job: Job) -> bool:
 def requests(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, precision: Precision, like: Setup | None = None
 ) -> tuple[Request, ...]:
-    """Return the requests of a job in one precision, one per combination of options, the plainest first.
+    """Return the requests of a job in one precision, one per combination of options that the pins and the target allow,
+    the plainest first.
 
-    like: a configuration whose framework is priced and whose options are tried, too; None: the framework's usual ones.
-    Raises InputError for a pin, or a combination of pins, that the target does not support.
+    like: a configuration whose framework is priced and whose options are tried last, too, unless one is pinned; None:
+    the framework's usual ones. Raises InputError for a pin, or a combination of pins, that the target does not support.
     """
     plain = request(model, cluster, job, precision, like)
     return extras.requests(plain, cluster.gpu.architecture, usual=like is None)

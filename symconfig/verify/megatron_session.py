@@ -110,8 +110,9 @@ class Result:
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
-    """Return the job that checks `args` with `source` on the plan's number and type of GPUs; defaults are capability
-    9.0 for an unknown architecture and the newest Transformer Engine for an unknown release.
+    """Return the job that checks `args` with `source` under `env` on the plan's number and type of GPUs: memory,
+    compute units, capability (9.0 for an unknown architecture). Transformer Engine is that of the source's release, or
+    the newest for an unknown one.
     """
     gpu = plan.cluster.gpu
     return Job(

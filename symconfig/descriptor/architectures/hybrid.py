@@ -69,7 +69,7 @@ def _granite(reader: Reading) -> None:
     """Set Granite 4's attention scale (attention_multiplier ** -2) and its dense MLP: intermediate_size 0 with experts.
 
     Without experts it is shared_intermediate_size, and the experts' fields are deleted. Position is "none" unless
-    position_embedding_type is rope.
+    position_embedding_type is rope. A key that the file lacks has the class's default (`Reading.values`).
     """
     values, fields = reader.values, reader.fields
     fields["query_pre_attn_scalar"] = values["attention_multiplier"] ** -2

@@ -129,11 +129,12 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 
 
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key set or removed as `wish` says, recorded as a change or listed as unplaced.
+    """Return the progress with one key set or removed as `wish` says, recorded as a change or listed as unplaced, as is
+    a key of a section that is no object.
 
     If the JSON has "auto", or lacks the key and an argument gives it, the Trainer's argument is set (for "auto" without
-    the argument only if the Trainer reads the JSON); else the key in the JSON, and the argument if given, too. A key of
-    a section that is no object is unplaced.
+    the argument only if the Trainer reads the JSON), but nothing for a removal, a key that no argument takes, or False
+    without the argument. Else the key in the JSON is, and the argument if given, too.
     """
     reading = progress.draft.reading
     tree, name = reading.deepspeed, _argument(reading, wish.path)

@@ -139,7 +139,9 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
-    """Return the file to replace, links resolved. Raises InputError if it changed or must not be written."""
+    """Return the file to replace, links resolved. Raises InputError if a link leads out of `root`, or the file is not
+    `before` any more or read-only; OSError if it cannot be read.
+    """
     if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",

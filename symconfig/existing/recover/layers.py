@@ -221,7 +221,8 @@ def expert_fields(out: Fields) -> None:
 def _layers(out: Fields) -> None:
     """Record in `out` which layers have experts: as leading dense layers and a frequency if possible, else as flags.
 
-    Nothing if the number of layers is unknown or a hybrid pattern gives them; a malformed --moe-layer-freq is refused.
+    By --moe-layer-freq, else all; a malformed one is refused. Nothing if the option does not count (`Fields.holds`),
+    the number of layers is unknown or a hybrid pattern gives them.
     """
     args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:

@@ -107,8 +107,8 @@ def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out
 
 
 def _kv_down(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Append the KV down projection of x and return (low-rank keys and values [B, S, rank], the keys' rotary part [B,
-    S, rope], which all heads share); views of one tensor if the implementation has `views`.
+    """Append x's KV down projection, one product with two outputs, and return (low-rank keys and values [B, S, rank],
+    keys' rotary part [B, S, rope], shared by all heads); views of one tensor if the implementation has `views`.
     """
     storage, rows = "kv_down" if ctx.how.linear.views else "", (d.BATCH, d.SEQUENCE)
     kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)

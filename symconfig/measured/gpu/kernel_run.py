@@ -207,8 +207,8 @@ def _attention(on: Bench, kernel: Attention, backend: Any) -> Call:
 def _stream(on: Bench, kernel: Stream) -> Call:
     """Return a call of a copy within the device's memory, or of a norm's or activation function's forward or backward.
 
-    It runs over several sets of inputs in turn. A norm's backward leaves out the weight's gradient. "glu" is torch's
-    own, with the memory traffic of SwiGLU.
+    Each call runs over the next of several sets of inputs. A norm's backward leaves out the weight's gradient. "glu" is
+    torch's own, x * sigmoid(gate), with the memory traffic of SwiGLU.
     """
     torch, functions, shape = on.torch, on.torch.nn.functional, (kernel.columns,)
     wide = 2 * kernel.columns if kernel.what == "glu" else kernel.columns

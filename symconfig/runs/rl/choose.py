@@ -352,8 +352,8 @@ def planned(layout: Layout) -> PlannedRl:
 
 
 def _interval(layout: Layout) -> tuple[float, float]:
-    """Return the 90 % interval of a layout's step in seconds. It scales training by the actor's interval, and
-    generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs of its own the longer counts.
+    """Return the 90 % interval of a layout's step in seconds: generation times the factors UNCERTAIN (1 if its rate is
+    stated), all else scaled by the actor's interval; with an engine on GPUs of its own the longer counts.
     """
     predicted, generated_s = layout.actor.candidate.predicted, layout.generation_s
     trained_s = layout.step_s if layout.alone else layout.step_s - generated_s

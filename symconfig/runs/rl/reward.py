@@ -146,8 +146,8 @@ def _frozen(
 
 
 def _sharded(rl: Rl, actor: Trained, gpus: int) -> Setup:
-    """Return a layout of FSDP (ZeRO-3) over `gpus` GPUs, with micro-batches of one longest sequence; the batch is
-    rounded up to them.
+    """Return a layout of usual FSDP (ZeRO-3) over `gpus` GPUs in the actor's precision, with micro-batches of one
+    longest sequence; the batch is rounded up to a multiple of the GPUs.
     """
     return Setup(
         dp=gpus,

@@ -225,9 +225,9 @@ class _Reading:
         return made
 
     def _try(self, job: Fields, name: str, entry: int) -> None:
-        """Validate a job that has the value under test, and collect its problems at the places in the document that
-        gave their fields. name, entry: the swept field, and the value's index in its list; another swept field's
-        problem is placed at its first value.
+        """Validate a job that has the value under test, with its pins, and collect its problems at the places in the
+        document that gave their fields; a missing field has none. name, entry: the swept field, and the value's index
+        in its list; another swept field's problem is placed at its first value.
         """
         try:
             parse(validate(Document(job, file=""), Job).pins)

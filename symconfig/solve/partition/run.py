@@ -168,7 +168,9 @@ def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
-    """Return the costs of a case on these axes: rates in seconds, or for the objective symtensor in elements."""
+    """Return the costs of a case on these axes: rates in seconds, or for the objective symtensor in elements sent
+    (`rates.elements`). Without ask.gamma, gamma is infinite: memory costs nothing.
+    """
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     return Costs(

@@ -160,7 +160,9 @@ class Simple(Shell):
             self.state.exported.add(name)
 
     def _unset_command(self, source: Source, node: Node) -> Truth:
-        """Run `unset`: remove elements `A[i]` of arrays; set other variables to None, not exported. Return TRUE."""
+        """Run `unset`: remove elements `A[i]` of arrays, none if the index is unknown; set other variables to None, not
+        exported. Options are skipped. Return TRUE.
+        """
         for start, end in word_ranges(source.data, node.named_children):
             for item in self.expander(source).fields(start, end):
                 name, _, subscript = item.text.partition("[")

@@ -346,7 +346,8 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 
 
 def _merged_words(lists: list[list[Word]], why: str, place: Place) -> list[Word]:
-    """Return the words with which all lists begin, and an unknown word that `brings` the options in the rests.
+    """Return the words with which all lists begin, and always one unknown word, which `brings` the options in the
+    rests.
 
     An option whose values differ is in the rests with its name.
     """

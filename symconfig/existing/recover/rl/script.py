@@ -314,11 +314,12 @@ class Script:
     ) -> Run:
         """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas. Raises InputError.
 
-        Its options know no adapter: the model is read without it, then gets it.
+        Its options know no adapter: the model is read without it, then gets it. --mtp-num-layers, if given, replaces
+        the model's number of MTP layers.
 
         length: tokens per sequence; micro: sequences per micro-batch. adapter: the key that problems about adapters
-        name; program: what adds the adapters, such as ms-swift; None for Megatron-Bridge. options: of the workers;
-        by default `megatron`'s.
+        name; program: what adds the adapters, such as ms-swift; None for Megatron-Bridge. options: of the workers; by
+        default `megatron`'s.
         """
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]

@@ -274,10 +274,11 @@ class TunerWorkers(Script):
         return self.of_json(own, words, model, self.gpus, length)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters: see `_trained`. Precision must be known.
+        """Return the run by PyTorch's FSDP, or by replicas (DDP), with the Trainer's compile, Liger, offload and
+        optimizer; parameters: see `_trained`. Precision must be known.
 
-        The Trainer's `fsdp` takes precedence over Accelerate's strategy. The model has as many copies as nodes with a
-        hybrid strategy, as GPUs with DDP or NO_SHARD, else the mesh's dp_replicate_size or 1.
+        The Trainer's `fsdp` takes precedence over Accelerate's strategy; an unknown one is ZeRO-3. The model has a copy
+        per node with a hybrid strategy, per GPU with DDP or NO_SHARD, else the mesh's dp_replicate_size or 1.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"

@@ -388,8 +388,8 @@ class _Namer:
         return self.tensors[made.name]
 
     def use(self, seen: Operand) -> Use:
-        """Return an operand as a `Use`: its tensor over named dims, and the name of the loop along each of them. Dims
-        and loops without a name are named.
+        """Return an operand as a `Use`: its tensor over named dims, and for each the name of its loop (every dim has
+        one). A factored axis counts as a dim per factor; axes without a name are named.
         """
         tensor = self.tensor(seen.made)
         along: dict[str, str] = {}

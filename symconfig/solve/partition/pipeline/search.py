@@ -153,7 +153,7 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A solved stage, or lower bounds on one that is not solved. gpus: in units."""
+    """A solved stage, or lower bounds on one that is not solved. gpus: in units. busy_s: see `Stage.busy_s`."""
 
     place: Place
     gpus: int
@@ -167,9 +167,9 @@ def _cheapest(
 ) -> tuple[float, list[_Entry]]:
     """Return (seconds of the least step, its stages, first to last) of `least` to `most` stages; (inf, []) if none.
 
-    Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
-    number of stages, the ideal before and the GPUs. rows: entries by the number of stages behind. last: index of the
-    ideal of all layers. gpus: of the mesh, in units; all are used.
+    A step is the sum of its stages' turn_s plus the largest busy_s. That is enumerated; the least sum below that limit
+    is a dynamic programme over the number of stages, the ideal before and the GPUs. rows: entries by the number of
+    stages behind. last: index of the ideal of all layers. gpus: of the mesh, in units; all are used.
     """
     rows = [sorted(some, key=lambda entry: entry.place) for some in rows]
     places = [np.array([(e.place.first, e.place.stop, e.gpus) for e in some], np.int64).reshape(-1, 3) for some in rows]

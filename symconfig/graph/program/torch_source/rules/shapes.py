@@ -71,6 +71,7 @@ def _slice(call: Call) -> Answer:
     """Record a slice and return it; the input itself for a whole dim with step 1.
 
     A slice with a step, or whose length differs from the result's, counts as one of the result's length from the start.
+    Whether the dim can still be split: see `_slices`.
     """
     x: Value = call["self"]
     dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
