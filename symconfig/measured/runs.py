@@ -66,7 +66,9 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:
-    """Return (timed runs of a measurement file, remarks on skipped rows); ([], [remark]) if it states targets."""
+    """Return (timed runs of a measurement file, remarks on skipped rows; untimed rows are left out); ([], [remark]) if
+    it states targets.
+    """
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]

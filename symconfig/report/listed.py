@@ -146,7 +146,7 @@ def recipe_table(one: Stated) -> list[Block]:
 
 
 def job_words(one: Stated) -> str:
-    """Return a recipe's job as text: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16."""
+    """Return a recipe's job as text, without "pretrain": llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16."""
     job = one["job"]
     task = "" if job["task"] == "pretrain" else f", {job['task']}"
     return (

@@ -70,7 +70,9 @@ def spelled(names: Namespace) -> str:
 
 
 def mixer_fields(out: Fields) -> None:
-    """Record in `out` a hybrid pattern's layers, else an attention variant's; to be called before all layer fields."""
+    """Record in `out` a hybrid pattern's layers, else an attention variant's; --is-hybrid-model without either is
+    refused. To be called before all layer fields.
+    """
     args = out.args
     if text := spelled(args):
         _of_pattern(out, text)

@@ -53,7 +53,7 @@ class Bench:
 
 
 def bench(torch: Any, device: str) -> Bench:
-    """Return the torch device with its cache size (128 MiB if unknown; 0 on a CPU) and whether it has bf16."""
+    """Return the torch device with its cache bytes (128 MiB if unknown; 0 on a CPU) and whether it has bf16."""
     if device == "cpu":
         return Bench(torch, device, 0)  # one set of buffers each: rates of a CPU are only an example
     facts = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -323,7 +323,7 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 
 def planned(layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it: engine, phases, bytes, step and its interval. tokens_per_gpu is the
-    job's, else the actor's micro-batch over cp.
+    job's, else the actor's micro-batch over cp; the critic, if any, is recorded with the actor's batch.
     """
     candidate, rl = layout.actor.candidate, layout.rl
     batch = layout.actor.as_written.configuration

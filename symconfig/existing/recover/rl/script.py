@@ -128,7 +128,9 @@ class Script:
             return None
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA or QLoRA adapter; None without a rank. All linear layers by default."""
+        """Return the fields of the LoRA or QLoRA adapter; None if the rank is missing or 0. By default all linear
+        layers, no dropout. Targets are read as Megatron-Core's names if the workers take its options.
+        """
         values = self.values
         if not (rank := values.number("adapter.r")):
             return None

@@ -86,7 +86,7 @@ class TunerWorkers(Script):
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Return DeepSpeed's JSON: of a file, a preset or Accelerate; None without DeepSpeed."""
+        """Return DeepSpeed's JSON: a file's ({} if no object), a preset's or Accelerate's; None without DeepSpeed."""
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
         return tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "", self.launched.config)
@@ -185,7 +185,9 @@ class TunerWorkers(Script):
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
-        """Yield problems of training itself: ways to tune, fp32, and degrees that do not divide the GPUs."""
+        """Yield problems of training itself: another way to tune than full or LoRA, the switches _UNPREDICTED, layers
+        that one process spreads (`_spread`), fp32, and degrees that do not divide the GPUs.
+        """
         if self._kind not in ("full", *_ADAPTERS):
             what, need = "weights that are trained in this way are not predicted", "full or lora"
             yield self.problem("finetuning_type", what, got=self._kind, need=need)
@@ -200,7 +202,9 @@ class TunerWorkers(Script):
             yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self.sharing}")
 
     def _spread(self) -> Problem | None:
-        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if not."""
+        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if not, under a
+        launcher, or if CUDA_VISIBLE_DEVICES is unset or unknown. NPROC_PER_NODE is 1 by default.
+        """
         environment = self.reading.environment
         seen, each = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("NPROC_PER_NODE")
         alone = self.tuner.spreads and not self.program.megatron and not self.reading.launcher
