@@ -36,7 +36,7 @@ class PartitionResult:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """Return {operator or parameter ("weight of NAME"): its split by mesh level, in words}, in program order."""
+        """Return {operator or parameter ("weight of NAME"): its split by mesh level, in words}, in the net's order."""
         from symconfig.solve.partition.rows import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
