@@ -21,10 +21,7 @@ ALLOWED = {
     "resources.py": "has the helper",
     **dict.fromkeys(
         (
-            "descriptor/architectures/keys.py", "descriptor/hub.py", "existing/recover/zoo.py",
-            "existing/recover/uncounted.py", "frameworks/deepspeed/keys.py", "frameworks/deepspeed/adapters.py",
-            "frameworks/backend.py", "frameworks/megatron/environment.py", "frameworks/megatron/flags.py",
-            "frameworks/megatron/mindspeed.py", "render/deepspeed.py",
+            "descriptor/hub.py", "frameworks/backend.py", "frameworks/megatron/environment.py", "render/deepspeed.py",
             "render/launchers.py", "report/page.py", "solve/interval.py", "solve/usual.py",
         ),
         "data of the package, of a checkout or of Hugging Face's cache",

@@ -161,13 +161,17 @@ class Simple(Shell):
 
     def _unset_command(self, source: Source, node: Node) -> Truth:
         """Run `unset`: remove elements `A[i]` of arrays, none if the index is unknown; set other variables to None, not
-        exported. Options are skipped. Return TRUE.
+        exported. With -f remove functions instead; other options are skipped. Return TRUE.
         """
+        of_functions = False
         for start, end in word_ranges(source.data, node.named_children):
             for item in self.expander(source).fields(start, end):
                 name, _, subscript = item.text.partition("[")
                 value = self.state.variables.get(name)
-                if subscript and isinstance(value, Array):
+                of_functions = of_functions or name == "-f"
+                if of_functions:
+                    self.state.functions.pop(name, None)
+                elif subscript and isinstance(value, Array):
                     kept = {key: item for key, item in value.items.items() if str(key) != subscript.rstrip("]")}
                     self.state.variables[name] = Array(kept, value.keyed)
                 elif not name.startswith("-"):
