@@ -91,7 +91,8 @@ def missing(path: str | Path, what: str = "there is no such file", hint: str | N
     """
     place, shown = Path(path), str(path)
     try:
-        beside = [entry.name for entry in islice(os.scandir(place.parent), 1000)] if may_read(path) else []
+        with os.scandir(place.parent) as entries:
+            beside = [entry.name for entry in islice(entries, 1000)] if may_read(path) else []
     except (OSError, ValueError):
         beside = []
     similar = nearest(place.name, sorted(name for name in beside if name[:1] != "."), _ALIKE, most=1)

@@ -7,7 +7,7 @@
 A case is one command line. Recorded are its exit code, every byte that it writes, and its JSON answer, or what it says
 in a terminal where it gives no JSON: plans of every zoo model and cluster over backends, targets, precisions, pins,
 tasks and releases; audits of the corpus and of written launch scripts; the scores of `validate` on the runs in TRUTH;
-and what each other command says of some recorded plans, scripts and graphs. This file imports nothing of
+and what commands say of some recorded plans, scripts and graphs. This file imports nothing of
 symconfig but its command line, so that it runs on any commit: PYTHONPATH chooses which.
 """
 
@@ -190,14 +190,14 @@ def audits(record: Path) -> Iterator[Case]:
 
 
 def _recorded(record: Path, file: str, every: int) -> Iterator[tuple[int, Path]]:
-    """Yield with its number each folder of a recorded plan that has the file, or each `every`-th by its name's hash."""
+    """Yield with its number each folder of a recorded plan with the file whose name's hash is a multiple of `every`."""
     for index, path in enumerate(sorted(record.glob(f"plan-*/out/{file}"))):
         if zlib.crc32(path.parts[-3].encode()) % every == 0:
             yield index, path.parent
 
 
 def others(record: Path) -> Iterator[Case]:
-    """What all commands but `plan`, `audit` and `validate` say in the terminal; some write files."""
+    """What commands say in a terminal, most of them of some recorded plans and scripts; some write files."""
     small = ("--model", "llama3.1-8b", "--cluster", "h100", "--gpus", "16", "--global-batch-size", "64")
     asked = {
         "plan": [(*small, "--pin", pin) for pin in ("tp=2", "recompute=full")]
@@ -224,12 +224,12 @@ def others(record: Path) -> Iterator[Case]:
     folders = list(_recorded(record, "plan.json", 6))
     for (index, folder), (_, other) in zip(folders, [*folders[1:], folders[0]] if folders else [], strict=True):
         plan, name = str(folder), folder.parent.name
-        checkpoint = "model=llama3.1-8b" if index % 2 else "seq_length=2048"
+        change = "model=llama3.1-8b" if index % 2 else "seq_length=2048"
         vary = ("network=0.5..2x", "global_batch_size=0.5..2x", "seq_length=0.5..4x")[index % 3]
         lines = (
             ("explain", plan), ("explain", plan, "--timeline"), ("explain", plan, "--all"), ("diff", plan, str(other)),
             ("replan", plan, "--global-batch-size", "512"), ("replan", plan, "--lose-nodes", "1"),
-            ("whatif", plan, "--vary", vary), ("whatif", plan, "--change", checkpoint),
+            ("whatif", plan, "--vary", vary), ("whatif", plan, "--change", change),
             ("render", plan, "--print"), ("render", plan, "--target", TARGETS[index % len(TARGETS)]),
             ("verify", plan, "--frozen"),
         )  # fmt: skip
@@ -256,7 +256,7 @@ def _stable(value: object) -> object:
 
 
 def _answer(case: Case, folder: Path, source: Path) -> None:
-    """Run it below `folder`: out/ is what it writes, answer.json its JSON and how it ends."""
+    """Run it below `folder`: out/ is what it writes, answer.json its JSON or its text, and how it ends."""
     from symconfig.cli.main import main
 
     folder.mkdir(parents=True)
@@ -295,7 +295,7 @@ def _work(given: tuple[Case, Path, Path]) -> str:
 def record(folder: Path, every: int, source: Path | None = None, only: str = "") -> None:
     """Answer all cases below `folder`, or those whose names match `only`.
 
-    source: the record whose launch scripts are audited, itself by default.
+    source: the record whose plans and launch scripts are read, itself by default.
     """
     os.environ["COLUMNS"] = "120"
     parts = (plans, lambda: audits(source or folder), scores, lambda: others(source or folder))

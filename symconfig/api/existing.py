@@ -17,7 +17,7 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model, zoo_clusters
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import validate
-from symconfig.errors import InputError, Problem, Problems, SymconfigError
+from symconfig.errors import MISSING_FIELD, InputError, Problem, Problems, SymconfigError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.read import read
@@ -205,7 +205,7 @@ def of_all(
     SymconfigError is recorded as its first problem. Raises the errors on `cluster`, and InputError if that is None.
     """
     if cluster is None:
-        raise InputError("this field is missing", field="cluster", hint="symconfig list clusters")
+        raise InputError(MISSING_FIELD, field="cluster", hint="symconfig list clusters")
     other: dict[str, Estimate | Problem] = {}
     for name in zoo_clusters() if fits_on else ():
         try:

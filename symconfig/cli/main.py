@@ -215,7 +215,9 @@ def _as_typed(problem: Problem, arguments: argparse.Namespace) -> Problem:
     if problem.file:
         return problem
     if problem.what == MISSING_FIELD:
-        return replace(problem, field=named, what="this option is missing", file=None, hint=_LISTS.get(option))
+        return replace(
+            problem, field=named, what="this option is missing", file=None, hint=problem.hint or _LISTS.get(option)
+        )
     return replace(problem, field=named, file=None)
 
 

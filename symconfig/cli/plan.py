@@ -198,7 +198,7 @@ def run_size(arguments: argparse.Namespace) -> int:
             clusters=clusters,
             batch_tokens=arguments.batch_tokens,
             gpus_max=arguments.gpus_max or MOST_GPUS,
-            goodput=1.0 if arguments.goodput is None else arguments.goodput,
+            goodput=arguments.goodput,
             prices=dict(filter(None, arguments.price)),
             jobs=arguments.jobs,
             problems=arguments.problems.all,

@@ -30,7 +30,7 @@ from symconfig.descriptor.document import read_text, read_yaml
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, validate
 from symconfig.errors import Problem, Problems
-from symconfig.format import gb_per_s
+from symconfig.format import gb_per_s, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class Mesh:
 
     def __str__(self) -> str:
         """Return the levels with their bandwidths, and the number of GPUs: `8·nvlink (450 GB/s), 8 GPUs`; for a mesh
-        without levels `one GPU, 1 GPUs`.
+        without levels `one GPU, 1 GPU`.
         """
         levels = (f"{one.size}·{one.name} ({gb_per_s(one.bandwidth_bytes_per_s)} GB/s)" for one in self.levels)
-        return f"{' x '.join(levels) or 'one GPU'}, {self.gpus:,} GPUs"
+        return f"{' x '.join(levels) or 'one GPU'}, {several(self.gpus, 'GPU')}"
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
         """Return the axes that the levels are split into, innermost first, with each axis's stride in ranks.
@@ -105,7 +105,8 @@ class Mesh:
         every = product(*(range(1, len(primes(level.size)) + 1) for level in self.levels))
         # The number of axes, most first, and how unevenly they are spread.
         orders = {each: (-sum(each), sum(n * n for n in each)) for each in every if sum(each) <= most}
-        even = [each for each, order in orders.items() if order == min(orders.values())]
+        best = min(orders.values())
+        even = [each for each, order in orders.items() if order == best]
         cuts = (product(*(_splits(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
         return tuple(self.axes(cut) for some in cuts for cut in some)
 

@@ -243,7 +243,7 @@ class Extra:
     @cached_property
     def usual(self) -> Any:
         """Return the value that the framework has by default: the first of `values`, 1 for a number of groups.
-        Cached: a search asks 60,000 times.
+        Cached, as a search asks for it often.
         """
         return next(iter(self.values.values()), 1)
 

@@ -96,8 +96,8 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
         hint = f"symconfig plan {path} --out DIR, where it is a job"
         raise InputError("this is a YAML file, a plan is a folder or its plan.json", file=str(path), hint=hint)
     text = _text(file)
-    if text.strip()[:1] not in ("", "{"):
-        raise InputError("this is no plan, a plan is a folder or its plan.json", file=str(path), hint=hint)
+    if text.lstrip()[:1] not in ("", "{"):
+        raise InputError("this is no plan, a plan is a folder or its plan.json", file=str(file), hint=hint)
     return parse_plan(text, str(file), accept_edits)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.machinery
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

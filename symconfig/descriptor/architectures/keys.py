@@ -168,7 +168,7 @@ _SPOKEN = {
     "list[str]": "a list of texts", "COUNT": "a whole number > 0, or nothing",
     "LAYERS": "a list of layers, or nothing", "NUMBER": "a number of any sign",
 }  # fmt: skip
-# Types of keys whose default is null or text, by whether a value fits.
+# Types of keys whose default does not show what they may be, by whether a value fits.
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "COUNT": lambda value: type(value) is int and 0 < value < 2**63,
     "LAYERS": lambda value: fits(value, "list[int]"),

@@ -132,13 +132,13 @@ def refused(tree: Tree) -> InputError:
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"
+    elif "cluster" in data and data.keys() <= {*Job.model_fields, "schema"}:
+        what, hint = "is a job of symconfig and no launch configuration", f"symconfig plan {tree.text.file}"
     elif str(data.get("schema", "")).startswith("symconfig."):
         what, hint = f"is a file that symconfig wrote ({data['schema']})", "the script or ds_config.json that starts it"
     elif "model_type" in data or "architectures" in data:
         what = "describes a model and not how it is trained"
         hint = "the script that starts the training, with --model and this file"
-    elif "cluster" in data and data.keys() <= Job.model_fields.keys():
-        what, hint = "is a job of symconfig and no launch configuration", f"symconfig plan {tree.text.file}"
     else:
         hint = "a bash script, YAML of Megatron-Bridge, NeMo 2, NeMo-RL or the Trainer, or DeepSpeed's JSON"
     return InputError(what, file=tree.text.file, hint=hint)

@@ -130,10 +130,11 @@ def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
         run, doubts = _reached(old, wishes)
         return _scheduled(old, wishes, run), doubts
     except InputError as error:
-        if wishes.step is not None or wishes.checkpoint is None:
+        if wishes.step is not None or wishes.checkpoint is None or wishes.checkpoint.iteration is None:
             raise
         at = partial(replace, file=str(wishes.checkpoint.folder), field=None)
-        raise InputError([at(each, what=f"its step {each.what}") for each in error.problems]) from None
+        problems = (at(one, what=f"its step {one.what}") if one.field == "at_step" else one for one in error.problems)
+        raise InputError(list(problems)) from None
 
 
 def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:

@@ -41,7 +41,7 @@ def test_an_example_of_reinforcement_learning_breaks_no_other_rule(rule: Rule[An
     assert {finding.rule for finding in found.findings} == {rule.name}
 
 
-def test_names_titles_and_severities_are_of_one_form() -> None:
+def test_the_page_has_every_rule_in_order_and_sentences_of_one_form() -> None:
     assert [*RULES] == [rule for rules in reference.GROUPS.values() for rule in rules]
     for rule in RULES:
         assert rule.title[0].isupper() or not rule.title[0].isalpha(), rule.name
@@ -59,7 +59,7 @@ def test_every_example_is_told_what_is_wrong_with_it(group: str) -> None:
         assert reference.findings(group, rule), rule.name
 
 
-def test_a_name_stands_for_one_rule_of_both_frameworks() -> None:
+def test_a_name_stands_for_one_rule_and_every_severity_is_used() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)
     assert {rule.severity for rule in RULES} == set(reference.SEVERITIES)

@@ -347,7 +347,8 @@ class Script:
         """
         made = self.made()
         if made is None or self.problems:
-            raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
+            problems = list(dict.fromkeys([*self.problems, *self.values.problems]))
+            raise InputError(problems or [Problem("a size of the step is not stated", file=self.reading.file)])
         return replace(made, assumed=(*made.assumed, *self.assumed))
 
     def of_json(self, config: dict[str, Any], words: Sequence[str], model: Described, gpus: int, length: int) -> Run:
