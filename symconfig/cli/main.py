@@ -83,13 +83,13 @@ class _Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Return an argument's value; after an InputError record its problems in `wrong` and return None."""
+        """Return an argument's value; after an InputError record its problems in `wrong` and return its default."""
         try:
             return super()._get_value(action, arg_string)
         except InputError as error:
             field = action.option_strings[0] if action.option_strings else str(action.metavar)
             self.wrong += [problem if problem.field else replace(problem, field=field) for problem in error.problems]
-            return None
+            return action.default
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError for an error message of argparse: an unknown command or a wrong choice with the nearest one,
