@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.cli import main
+from symconfig.cli.options import Command
 from tests.cli.support import LLAMA_CONFIG, Run
 from tests.runs.checkpoint.folders import torch_dist
 
@@ -124,3 +126,20 @@ def test_every_example_runs(
     assert ended.code in ((0, 1) if command in ("audit", "estimate") else (0,)), (
         ended.err
     )  # the script runs out of memory with TP=2
+
+
+def typed(command: Command) -> list[str]:
+    """Return the options whose values are read before the command runs."""
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    return [action.option_strings[0] for action in parser._actions if action.option_strings and action.type]
+
+
+@pytest.mark.parametrize("command", [each for each in main.commands([]) if typed(each)], ids=lambda each: each.name)
+def test_wrong_values_of_all_options_are_told_at_once(
+    run: Run, planned: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.chdir(planned)
+    options = typed(command)
+    said = run.refused(*words_of(command.examples[0]), *(f"{option}=x,;=?" for option in options))
+    assert said.count("error: ") >= len(options) / 3, said  # a name or a path may be any text
