@@ -133,7 +133,8 @@ def asked(layout: str, **more: object) -> str:
     ],
 )
 def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> None:
-    plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout, "pp": str(pp)}), top=10)
+    pins = {"layout": layout, "pp": str(pp), "vpp": str(len(expanded(layout)) // pp)}
+    plan = search(MODEL, sample_cluster(), job(8, 16, pins=pins), top=10)
     for candidate in (plan.best, *plan.alternatives):
         parallel = candidate.configuration
         assert parallel.pp == pp

@@ -126,6 +126,15 @@ def test_the_best_of_a_family_is_taken_where_a_target_says_no_other_cuts(seed: i
         assert max(judge(problem, found)[0]) == pytest.approx(min(max(judge(problem, one)[0]) for one in every))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cut_of_two_chunks_a_stage_has_two_and_is_found_where_one_fits(seed: int) -> None:
+    problem = sample(seed, vpp=2)
+    every = [one for one in family(problem.sequence, problem.pp, 2, ANY) if fits(problem, one)]
+    found = fastest_cut(problem)
+    assert (found is None) == (not every)
+    assert found is None or found in every
+
+
 SHAPES = ((3, 2, 1), (5, 2, 2), (4, 4, 1), (7, 3, 1), (6, 3, 2), (4, 2, 3))
 
 

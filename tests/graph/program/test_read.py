@@ -347,6 +347,8 @@ STATEMENTS = [
     ("loss[b] = cross_entropy(x, ids, over=h)", "there is one loss of each row (got b, need b, s)"),
     ("loss[b,s,h] = attention(x, x, x, over=s)",
      "over is the dim of keys, of the second and third operand only (got s)"),
+    ("loss[b,s,h] = attention(x, x[b,t,h], x, over=t)",
+     "over is the dim of keys, of the second and third operand only (got t)"),
     ("loss[b,s,h] = attention(x, x[b,t,h], x[b,t,h], over=t, window=0)", "window is a number (got 0, need >= 1)"),
     ("loss[b,s,h] = attention(x, x[b,t,h], x[b,t,h], over=t, casual)", "there is no such tensor (got casual)"),
     ("loss[b,h,s] = attention(x, x[b,t,h], x[b,t,h], over=t)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,21 @@ def test_a_frozen_weight_has_no_gradient_and_its_product_keeps_no_input_for_it()
     assert [weight.trainable for weight in made.parameters] == [True, False]
     assert first.saved == ("input",)
     assert second.saved == ("1.weight",)
+
+
+@pytest.mark.parametrize(
+    ("casts", "made"), [((torch.int32,), 0), ((torch.int32, torch.float32), 1), ((torch.float64,), 1)], ids=str
+)
+def test_a_cast_of_data_is_an_operator_if_it_is_wider_or_makes_fractions(
+    casts: Sequence[torch.dtype], made: int
+) -> None:
+    def cast(m: Any, x: Any) -> Any:
+        for kind in casts:
+            x = x.to(kind)
+        return m.a(x.sum(-1, keepdim=True, dtype=torch.float32))
+
+    plain = program(lambda m, x: m.a(x.sum(-1, keepdim=True, dtype=torch.float32)), (4, 8), a=linear(1))
+    assert len(program(cast, (4, 8), a=linear(1)).operators) == len(plain.operators) + made
 
 
 def linear(given: int = 8, made: int = 8) -> Callable[[], nn.Module]:
