@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
+from math import prod
 
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use, Work, loops_of
 from symconfig.graph.program.build import ALL, FUNCTIONS, Function, build, nothing
@@ -146,50 +148,60 @@ def merge(graph: Graph) -> Iterator[Substitution]:
 
 
 def _joined(graph: Graph, parts: Sequence[Operator]) -> tuple[Operator, dict[str, int]] | None:
-    """Return one product for several of one input, with the size of its joined loop; None if weights differ in more
-    than the length of one dim.
+    """Return one product for several of one input, with the size of its joined loop; None if they do not fit together.
+
+    Loops of the weights that results have and the input has not: the first and last ones of equal sizes stay, and those
+    between them become one, in which one product's columns follow the other's. Of heads that share keys, [kv, group, c]
+    and [kv, c], that is [kv, group·c+c], as Megatron-LM stores them.
     """
     sizes, (x, w) = graph.program.sizes, parts[0].inputs
-    shapes = [[sizes[loop] for loop in part.inputs[1].loops] for part in parts]
-    own = [n for n, loop in enumerate(w.loops) if loop not in x.loops]
-    if len({*map(len, shapes)}) > 1:
+    own = [[loop for loop in part.inputs[1].loops if loop not in part.inputs[0].loops] for part in parts]
+    fewest, lead, trail = min(map(len, own)), 0, 0
+    while lead < fewest - 1 and len({sizes[some[lead]] for some in own}) == 1:
+        lead += 1
+    while trail < fewest - 1 - lead and len({sizes[some[-1 - trail]] for some in own}) == 1:
+        trail += 1
+    if not fewest:
         return None
-    at = [n for n in range(len(w.loops)) if len({shape[n] for shape in shapes}) > 1] or own[:1]
-    if len(at) != 1 or at[0] not in own:
-        return None
-    pieces, outputs, kept = list[str](), list[Use](), set[str]()
-    for part in parts:
+    at, pieces = w.loops.index(own[0][0]), [some[lead : len(some) - trail] for some in own]
+    start, behind = at + lead, len(w.loops) - at - len(own[0]) + trail  # of the joined loops in the weights
+    outputs, kept = list[Use](), set[str]()
+    for part, some, piece in zip(parts, own, pieces, strict=True):
         mine, weight = part.inputs
-        names = dict(zip(mine.loops, x.loops, strict=True))
-        for n, (loop, theirs) in enumerate(zip(weight.loops, w.loops, strict=True)):
-            if names.setdefault(loop, loop if n == at[0] else theirs) != (loop if n == at[0] else theirs):
-                return None
-        pieces.append(weight.loops[at[0]])
-        kept |= {names.get(loop, loop) for loop in held(part)}
-        outputs.append(part.outputs[0].renamed(*names.items()))
+        end = len(weight.loops) - behind
+        same = (*mine.loops, *weight.loops[:start], *weight.loops[end:])
+        theirs = (*x.loops, *w.loops[:start], *w.loops[len(w.loops) - behind :])
+        if list(weight.loops[at : at + len(some)]) != some or len(same) != len(theirs):
+            return None
+        names = dict(zip(same, theirs, strict=True))
+        if [names[loop] for loop in same] != [*theirs] or {*piece} & {*theirs, *parts[0].loops} - {*pieces[0]}:
+            return None
         if replace(weight.tensor, name="", dims=()) != replace(w.tensor, name="", dims=()):
             return None
-    others, name = {*parts[0].loops} - {pieces[0]}, "+".join(pieces)
-    if others & {*pieces} or {use.name for use in parts[0].saves} - {x.name, w.name}:
+        kept |= {names.get(loop, loop) for loop in held(part)}
+        outputs.append(part.outputs[0].renamed(*names.items()))
+    others, name = {*parts[0].loops} - {*pieces[0]}, "+".join(map("·".join, pieces))
+    if {use.name for use in parts[0].saves} - {x.name, w.name}:
         return None
-    dims = tuple(name if n == at[0] else dim for n, dim in enumerate(w.tensor.dims))
-    tensor = replace(w.tensor, name="+".join(part.inputs[1].name for part in parts), dims=dims)
-    whole = Use(tensor, tuple(name if n == at[0] else loop for n, loop in enumerate(w.loops)))
+
+    def joined(some: Sequence[str]) -> tuple[str, ...]:
+        return (*some[:start], name, *some[len(some) - behind :])
+
+    tensor = replace(w.tensor, name="+".join(part.inputs[1].name for part in parts), dims=joined(w.tensor.dims))
+    whole, firsts = Use(tensor, joined(w.loops)), tuple(dict.fromkeys(piece[0] for piece in pieces))
     splits = [split for split in parts[0].splits if split.loops[0] in others - kept]
-    if not kept & {*pieces}:
-        splits.append(Split((name, *dict.fromkeys(pieces))))
     op = replace(
         parts[0],
         name="+".join(part.name for part in parts),
-        loops=tuple(dict.fromkeys((*(loop for loop in parts[0].loops if loop in others), name, *pieces))),
+        loops=tuple(dict.fromkeys((*(loop for loop in parts[0].loops if loop in others), name, *chain(*pieces)))),
         inputs=(x, whole),
         outputs=tuple(outputs),
         saves=tuple(whole if use.name == w.name else use for use in parts[0].saves),
-        splits=tuple(splits),
+        splits=tuple(splits if kept & {*firsts} else [*splits, Split((name, *firsts))]),
         path="",
         parts=tuple(parts),
     )
-    return op, {name: sum(sizes[piece] for piece in pieces)}
+    return op, {name: sum(prod(sizes[loop] for loop in piece) for piece in pieces)}
 
 
 def associate(graph: Graph) -> Iterator[Substitution]:

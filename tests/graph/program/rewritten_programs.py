@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
 from symconfig.graph.program.rewrite import canonical, rewrites, rewritten
 
-DIMS = "b: 3, s: 2, h: 4, h2: h, f: 6, f2: f, r: 2, a: 4, g: 2, c: 3"
+DIMS = "b: 3, s: 2, s2: s, h: 4, h2: h, f: 6, r: 2, a: 4, g: 2, g2: g, c: 3"
 ELEMENTWISE = {
     "add": lambda *some: sum(some), "sub": lambda x, y: x - y, "mul": lambda *some: torch.stack(some).prod(0),
     "bias": lambda x, y: x + y, "scale": lambda x: 0.7 * x, "neg": lambda x: -x, "copy": lambda x: x,
@@ -31,6 +32,12 @@ SAMPLES = {  # operators, parameters, outputs
         "w[b,s,g] = kv * wo[g,c]; u[b,s,a] = q * wu[a,c]",
         "wq: [h,a,c], wk: [h,g,c], wv: [h,g,c], wo: [g,c], wu: [a,c]",
         "w, u",
+    ),
+    "heads that share keys": (
+        "q[b,s,g,a,c] = x * wq[g,a,c,h]; k[b,s2,g2,c] = x[b,s2,h] * wk[g2,c,h]; v[b,s,g,f] = x * wv[g,f,h]; "
+        "w[b,s,g] = q * wo[a,c]; u[b,s,h] = v * wu[g,f,h]",
+        "wq: [g,a,c,h], wk: [g2,c,h], wv: [g,f,h], wo: [a,c], wu: [g,f,h]",
+        "w, u, k",
     ),
     "a gated unit": (
         "p[b,s,f] = x * gate; q[b,s,f] = x * up; e[b,s,f] = silu(p); a1[b,s,f] = mul(e, q); y[b,s,h] = a1 * down",
@@ -149,12 +156,18 @@ def joined(program: Program, values: Mapping[str, torch.Tensor]) -> dict[str, to
     known = dict(values)
     for op in program.operators:
         if op.function == "*" and op.parts:
-            known[op.inputs[1].name] = torch.cat([values[one.inputs[1].name] for one in op.parts], _joined_dim(op))
+            at, behind = _joined_dim(op)
+            each = [known[one.inputs[1].name] for one in op.parts]
+            flat = [one.reshape(*one.shape[:at], -1, *one.shape[one.ndim - behind :]) for one in each]
+            known[op.inputs[1].name] = torch.cat(flat, at)
     return {name: known[name] for name in (*program.inputs, *(one.tensor.name for one in program.parameters))}
 
 
-def _joined_dim(op: Operator) -> int:
-    return next(n for n, loop in enumerate(op.inputs[1].loops) if "+" in loop)
+def _joined_dim(op: Operator) -> tuple[int, int]:
+    """Return how many dims of a joined weight are before the one that is joined, and behind it."""
+    loops = op.inputs[1].loops
+    at = next(n for n, loop in enumerate(loops) if "+" in loop)
+    return at, len(loops) - at - 1
 
 
 def results(program: Program, values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -182,11 +195,12 @@ def _computed(op: Operator, inputs: list[torch.Tensor], sizes: Mapping[str, int]
         for now in op.outputs:
             loops = op.inputs[1].loops
             if op.parts:
-                at = _joined_dim(op)
-                (piece,) = (loop for loop in now.loops if loop not in {*op.inputs[0].loops, *loops})
-                loops = (*loops[:at], piece, *loops[at + 1 :])
-                found[now.name] = einsum(x, w.narrow(at, start, sizes[piece]), loops, now)
-                start += sizes[piece]
+                at, _ = _joined_dim(op)
+                piece = [loop for loop in now.loops if loop not in {*op.inputs[0].loops, *loops}]
+                shape, width = [sizes[loop] for loop in piece], prod(sizes[loop] for loop in piece)
+                mine = w.narrow(at, start, width).reshape(*w.shape[:at], *shape, *w.shape[at + 1 :])
+                found[now.name] = einsum(x, mine, (*loops[:at], *piece, *loops[at + 1 :]), now)
+                start += width
             else:
                 found[now.name] = einsum(x, w, loops, now)
         return found

@@ -23,8 +23,8 @@ from tests.solve.partition.test_run import CLUSTER, MESH
 
 ASK = Ask(MESH, CLUSTER, inf, solver=Solver.ADAPTIVE)
 FEW = [name for name in SAMPLES if name != "layers"]
-LARGE = {"b": 512, "s": 64, "h": 1024, "h2": 1024, "f": 4096, "f2": 4096, "r": 16, "a": 16, "g": 4, "c": 64}
-SMALL = LARGE | {"b": 16, "s": 16}  # of few tokens, so that launches and narrow products count
+LARGE = {"b": 512, "s": 64, "s2": 64, "h": 1024, "h2": 1024, "f": 4096, "r": 16, "a": 16, "g": 4, "g2": 4, "c": 64}
+SMALL = LARGE | {"b": 16, "s": 16, "s2": 16}  # of few tokens, so that launches and narrow products count
 
 
 def alone(program: Program) -> Programs:
