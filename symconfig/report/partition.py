@@ -144,7 +144,9 @@ def rewrites(found: Rewritten) -> str:
         return f"No rewrite makes the step faster, of {searched}."
     without = f"{milliseconds(before)} ms without ({signed(best / before - 1)})" if found.before else "none without"
     lines = (f"  {one.rewrite.rule}: {one.rewrite.words} ({milliseconds(one.cost)} ms)" for one in found.taken)
-    return "\n".join((f"Rewrites: {milliseconds(best)} ms a step, {without}; the best of {searched}. After each:", *lines))
+    return "\n".join(
+        (f"Rewrites: {milliseconds(best)} ms a step, {without}; the best of {searched}. After each:", *lines)
+    )
 
 
 def proof(partition: Partition) -> str:

@@ -11,43 +11,41 @@ from symconfig.graph.program.fold import fold, structure
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.substitutions import RULES, Graph, Substitution
 
+Place = tuple[tuple[int, ...], int]  # the operators that a rule replaces, and which of several ways to replace them
+
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Name a rule's application: to these operators, by index, and to their likes in all instances of a repeat."""
+    """Describe a rule's application at places that share no operator: at one, or alike in all instances of a repeat."""
 
     rule: str
-    at: tuple[int, ...]
-    new: int  # of several ways at the same operators
+    places: tuple[Place, ...]
     words: str
 
 
 def rewrites(program: Program) -> list[Rewrite]:
     """Return the rewrites of a program, each once for all instances of a repeat, in the order of the rules."""
-    return [Rewrite(rule, *key, general(some[0].words)) for rule, key, some in _places(Graph(fold(program)))]
+    found: dict[tuple[str, Place], Rewrite] = {}
+    graph, first = Graph(program), fold(program).of
+    for rule in RULES:
+        for (at, way), one in _places(rule, graph):
+            key = rule, (tuple(first[index] for index in at), way)
+            known = found.get(key, Rewrite(rule, (), general(one.words)))
+            if not {index for other, _ in known.places for index in other}.intersection(at):
+                found[key] = replace(known, places=(*known.places, (at, way)))
+    return list(found.values())
 
 
-def _places(graph: Graph) -> Iterator[tuple[str, tuple[tuple[int, ...], int], list[Substitution]]]:
-    """Yield for each rewrite the rule, its key (first operators, number of the way), and all its places; of places
-    that share an operator the first.
-    """
-    for name, rule in RULES.items():
-        found: dict[tuple[tuple[int, ...], int], list[Substitution]] = {}
-        ways: Counter[tuple[int, ...]] = Counter()
-        for one in rule(graph):
-            key = tuple(graph.folding.of[index] for index in one.at), ways[one.at]
-            ways[one.at] += 1
-            some = found.setdefault(key, [])
-            if not {index for other in some for index in other.at}.intersection(one.at):
-                some.append(one)
-        for key, some in found.items():
-            yield name, key, some
+def _places(rule: str, graph: Graph) -> Iterator[tuple[Place, Substitution]]:
+    ways: Counter[tuple[int, ...]] = Counter()
+    for one in RULES[rule](graph):
+        yield (one.at, ways[one.at]), one
+        ways[one.at] += 1
 
 
 def rewritten(program: Program, rewrite: Rewrite) -> Program:
-    """Return the program after a rewrite of `rewrites`, of this program or of one that differs in sizes only."""
-    places = _places(Graph(fold(program)))
-    some = next(some for rule, key, some in places if (rule, key) == (rewrite.rule, (rewrite.at, rewrite.new)))
+    """Return the program after one of its `rewrites`, or of those of a program that differs in the batch only."""
+    some = [one for place, one in _places(rewrite.rule, Graph(program)) if place in rewrite.places]
     gone = {index for one in some for index in one.at}
     new = {(min if one.early else max)(one.at): one.new for one in some}
     operators = tuple(

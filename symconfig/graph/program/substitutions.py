@@ -22,7 +22,6 @@ from math import prod
 
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use, Work, loops_of
 from symconfig.graph.program.build import ALL, FUNCTIONS, Function, build, nothing
-from symconfig.graph.program.fold import Folding
 from symconfig.graph.program.program import Parameter, Program
 
 POINTWISE = {name for name, one in FUNCTIONS.items() if one.dims == Function(nothing).dims and not one.needs}
@@ -33,7 +32,7 @@ POINTWISE |= {"*", "dropout", "fused"}
 class Substitution:
     """Describe operators `at` these indices, and the `new` ones that stand for them where the last of them stood.
 
-    early: where the first of them stood. words: what is done, for people. sizes: of loops that the program lacks.
+    early: where the first of them stood. words: what is done, for people. sizes: of all loops that are new, at least.
     parameters: new ones.
     """
 
@@ -47,13 +46,9 @@ class Substitution:
 
 @dataclass(frozen=True)
 class Graph:
-    """Hold a folded program with what makes and what reads each tensor."""
+    """Hold a program with what makes and what reads each tensor."""
 
-    folding: Folding
-
-    @property
-    def program(self) -> Program:
-        return self.folding.program
+    program: Program
 
     @cached_property
     def maker(self) -> Mapping[str, int]:
@@ -99,9 +94,6 @@ class Graph:
             name += "'"
         width = max(a.tensor.element_bytes, b.tensor.element_bytes)
         return Use(Tensor(name, tuple(dims), width, a.gradient or b.gradient))
-
-    def new(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        return {loop: size for loop, size in sizes.items() if loop not in self.program.sizes}
 
 
 def unified(
@@ -219,19 +211,15 @@ def associate(graph: Graph) -> Iterator[Substitution]:
                 outside = {*far.loops, *op.outputs[0].loops}
                 pair = (near, c) if slot == 0 else (c, near)
                 kept = [loop for loop in loops_of(pair) if loop in outside]
-                summed = {*loops_of(pair)} - outside
-                if (
-                    not summed
-                    or not ({*far.loops, *kept} - {*op.outputs[0].loops})
-                    or not summed <= {*near.loops} & {*c.loops}
-                ):
+                summed, summed_last = {*loops_of(pair)} - outside, {*far.loops, *kept} - {*op.outputs[0].loops}
+                if not (summed and summed_last and summed <= {*near.loops} & {*c.loops}):
                     continue
                 part = graph.made(op, "·", *pair, kept)
                 before = build("*", part.name, pair, [part], whole=never, path=op.path)
                 both = (far, part) if far is a else (part, far)
                 after = build("*", op.name, both, op.outputs, whole=never, path=op.path)
                 words = f"{near.name} times {c.name} first, then times {far.name}"
-                yield Substitution((first, index), (before, after), words, graph.new(sizes))
+                yield Substitution((first, index), (before, after), words, sizes)
 
 
 def factor(graph: Graph) -> Iterator[Substitution]:
@@ -262,7 +250,7 @@ def factor(graph: Graph) -> Iterator[Substitution]:
                 before = build("add", total.name, (a, b), [total], whole=never, path=op.path)
                 after = build("*", op.name, both, op.outputs, whole=never, path=op.path)
                 words = f"{a.name} and {b.name} added first, then times {shared.name}"
-                yield Substitution((first, second, index), (before, after), words, graph.new(sizes))
+                yield Substitution((first, second, index), (before, after), words, sizes)
 
 
 def distribute(graph: Graph) -> Iterator[Substitution]:
@@ -283,7 +271,7 @@ def distribute(graph: Graph) -> Iterator[Substitution]:
             parts = [Use(made.outputs[0].tensor, out.loops) for made in products]
             after = build("add", op.name, parts, [out], whole=held(op), path=op.path)
             words = f"{shared.name} times {' and '.join(use.name for use in addition.inputs)} each, then added"
-            yield Substitution((first, index), (*products, after), words, graph.new(sizes))
+            yield Substitution((first, index), (*products, after), words, sizes)
 
 
 def _sum_of_two(op: Operator) -> bool:

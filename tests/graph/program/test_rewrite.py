@@ -113,3 +113,13 @@ def test_a_fused_kernel_saves_what_takes_fewer_bytes(
 def test_what_is_no_pattern_stays(operators: str, outputs: str, tmp_path: Path) -> None:
     program = sample(tmp_path, (operators, "one: [h,f]", outputs))
     assert rewrites(program) == []
+
+
+@pytest.mark.parametrize("of", SAMPLES)
+def test_another_batch_is_rewritten_alike(of: str, tmp_path: Path) -> None:
+    """Also where it has the size of another dim, so that other operators repeat."""
+    program, sized = sample(tmp_path, of), sample(tmp_path, of, b=2, s=2, s2=2)
+    for rewrite in rewrites(program):
+        one, other = rewritten(program, rewrite), rewritten(sized, rewrite)
+        assert [op.name for op in one.operators] == [op.name for op in other.operators]
+        assert problems(other) == []
