@@ -32,7 +32,9 @@ def alone(program: Program) -> Programs:
 
 
 @pytest.mark.parametrize("sizes", [LARGE, SMALL], ids=["large", "small"])
-@pytest.mark.parametrize("of", ["three products of one input", "a gated unit", "an adapter", "sums of products", 1, 5])
+@pytest.mark.parametrize(
+    "of", ["three products of one input", "heads that share keys", "an adapter", "sums of products", 5]
+)
 def test_the_search_finds_the_best_of_all_programs_that_the_rules_reach(
     of: str | int, sizes: dict[str, int], tmp_path: Path
 ) -> None:
@@ -46,7 +48,7 @@ def test_the_search_finds_the_best_of_all_programs_that_the_rules_reach(
     assert bool(found.taken) == (min(every) < every[0] * (1 - 1e-9))
 
 
-@pytest.mark.parametrize("of", FEW)
+@pytest.mark.parametrize("of", ["a gated unit", "an adapter", "heads that share keys", "elementwise operators"])
 def test_the_answer_is_never_slower_and_rewrites_no_further(of: str, tmp_path: Path) -> None:
     program = sample(tmp_path, of, **LARGE)
     first = rewritten_partition(alone(program), ASK)
