@@ -97,6 +97,11 @@ class GraphJob(Strict):
     gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="of symtensor, whose cost is kept / G + moved (default: adapted until it fits)"
     )
+    rewrite: bool = Field(
+        default=False,
+        description="also rewrite the graph: products of one input joined, sums and products in another order, "
+        "elementwise operators in one kernel; at most 50 operators, repeats counted once",
+    )
     timeout: Annotated[float, Field(gt=0, le=86400)] = Field(
         default=10.0, description="seconds for the exact solver (default 10)"
     )

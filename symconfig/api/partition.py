@@ -11,7 +11,7 @@ import numpy as np
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh import Mesh
-from symconfig.errors import InfeasibleError
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition import Contents, Staged, names_of
 from symconfig.report.partition_json import stages_dict, to_dict
@@ -20,6 +20,7 @@ from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve_pipeline
 from symconfig.solve.partition.placements import Placements, placements, python
 from symconfig.solve.partition.problem import price
+from symconfig.solve.partition.rewritten import Rewritten, rewritten_partition
 from symconfig.solve.partition.run import Case, Partition, baselines, costs_of, excluded, infeasible, nearest
 from symconfig.solve.partition.run import partition as solve_partition
 
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """A solved partition with its explanations, placements and reports."""
+    """A solved partition with its explanations, placements and reports. rewritten: what was done to the graph, and
+    gained; None if it was to stay.
+    """
 
     asked: PartitionJob
     found: Partition
+    rewritten: Rewritten | None = None
 
     @property
     def strategies(self) -> Mapping[str, str]:
@@ -67,8 +71,11 @@ class PartitionResult:
 
     def distribute(self, module: Any, device_type: str = "cuda") -> Any:
         """Replace every parameter of the PyTorch module by a DTensor as `placements_file` does, on a mesh of all ranks
-        of the process group, and return the module.
+        of the process group, and return the module. Raises InputError if the graph was rewritten.
         """
+        if self.rewritten is not None and self.rewritten.taken:
+            what = "the partition is of the rewritten graph, and the module runs the one that it was given"
+            raise InputError(what, field="rewrite", need="a partition without it")
         from torch.distributed import init_device_mesh
 
         file: dict[str, Any] = {}
@@ -109,6 +116,7 @@ class PartitionResult:
             explained=explained,
             notes=(*partition.net.program.notes, *self._left_out()),
             names=names_of(partition.net),
+            rewritten=self.rewritten,
         )
 
     def _left_out(self) -> tuple[str, ...]:
@@ -159,8 +167,14 @@ def auto_parallel(module: Any, inputs: Any, cluster: Any, gpus: int | None = Non
 
 
 def solved_partition(job: PartitionJob) -> PartitionResult:
-    """Return the solved partition. Raises InfeasibleError, with what would fit, if nothing does."""
-    solved = solve_partition(job.source.programs, job.ask)
+    """Return the solved partition. Raises InfeasibleError, with what would fit, if nothing does, and InputError if a
+    graph that may be rewritten has too many operators.
+    """
+    rewritten = rewritten_partition(job.source.programs, job.ask) if job.rewrite else None
+    if rewritten is not None:
+        source = replace(job.source, programs=rewritten.programs)
+        return PartitionResult(replace(job, source=source), rewritten.partition, rewritten)
+    solved = solve_partition(job.source.programs, job.ask) if not job.rewrite else None
     if solved is None:
         raise infeasible(job.source.programs, job.ask, job.grown)
     return PartitionResult(job, solved)

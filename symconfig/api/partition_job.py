@@ -36,7 +36,7 @@ RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
 @dataclass(frozen=True, slots=True)
 class PartitionJob:
     """A validated question to the tensor solver. grown: returns the mesh with that many times the GPUs. stages:
-    (fewest, most) of a pipeline; None: no pipeline.
+    (fewest, most) of a pipeline; None: no pipeline. rewrite: whether the graph may be rewritten.
     """
 
     source: Source
@@ -44,6 +44,7 @@ class PartitionJob:
     ask: Ask
     grown: Callable[[int], Mesh | None]
     stages: tuple[int, int] | None = None
+    rewrite: bool = False
 
     @property
     def mesh(self) -> Mesh:
@@ -71,6 +72,14 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
     if job.gamma is not None and job.objective is Objective.TIME:
         what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
         problems.add(Problem(what, field="gamma", got=str(job.gamma), hint="objective symtensor"))
+    as_given = {
+        "pins": ("names operators of the graph as it is given", bool(job.pins)),
+        "stages": ("cuts the graph as it is given", job.stages is not None),
+        "objective": ("counts no computation, which rewrites save", job.objective is Objective.SYMTENSOR),
+    }
+    for name, (what, there) in as_given.items() if job.rewrite else ():
+        if there:
+            problems.add(Problem(what, field=name, need="no rewrite beside it"))
     precision = problems.collect(lambda: _precision(job, cluster))
     stages, pins = None, None
     if grown is not None:
@@ -82,7 +91,7 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
         meshes(1), cluster, need(limit), job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=need(turns),
         keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=need(precision), pins=need(pins),
     )  # fmt: skip
-    return PartitionJob(need(source), cluster, ask, meshes, stages)
+    return PartitionJob(need(source), cluster, ask, meshes, stages, job.rewrite)
 
 
 def _checked(document: Document) -> GraphJob:

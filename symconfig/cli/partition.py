@@ -46,6 +46,8 @@ def _rows() -> list[Row | Option | str]:
         CHANGES,
         flag("--no-flat", "weights are kept as they are used, never in smaller parts (ZeRO)"),
         repeated("--pin", "NAME=SPLIT", f"{pins}; repeatable"),
+        "the search",
+        flag("--rewrite", str(GraphJob.model_fields["rewrite"].description)),
         "the answer",
         flag("--baselines", "also data parallelism, ZeRO and tensor parallelism on the same graph"),
         option("--explain", "OPERATOR", "one operator in full: layouts and collectives"),
@@ -72,6 +74,7 @@ def run_partition(arguments: argparse.Namespace) -> int:
     fields = options_of(GraphJob, _FIELDS).values()
     options = {one.field: value for one in fields if (value := getattr(arguments, one.dest)) is not None}
     options |= {"flat": False} if arguments.no_flat else {}
+    options |= {"rewrite": True} if arguments.rewrite else {}
     given = {**file.data, **options}
     if arguments.pin and isinstance(given.get("pins"), Mapping | list | None):
         given["pins"] = (*pin_texts(given.get("pins") or ()), *arguments.pin)
@@ -81,6 +84,9 @@ def run_partition(arguments: argparse.Namespace) -> int:
     if given.get("stages") is not None:
         what = "cannot be had of a pipeline, whose stages have a partition each"
         refuse(arguments, ("explain", "baselines"), what, need="no --stages")
+    if given.get("rewrite") is True and given.get("program") is None:
+        what = "would be of the rewritten graph, and the module runs its own"
+        refuse(arguments, ("out",), what, need="no --rewrite, or a --program")
 
     def placed(problem: Problem) -> Problem:
         """Return the problem with the line of the job file if that has its field, unless an option set it."""

@@ -190,6 +190,7 @@ class Builder:
                 outputs=tuple(outputs),
                 contracted=tuple(contracted),
                 saves=() if keeps is None else (Use(keeps),),
+                function="*" if bias is None and keeps is None else "",
                 **more,
             )
         )
@@ -201,7 +202,7 @@ class Builder:
         those of x and then of y, each once. buffered: see Operator.
         """
         made, loops = (Use(output),), loops_of((x, y))
-        self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered))
+        self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered, function="*"))
         return output
 
     def elementwise(

@@ -272,6 +272,8 @@ class Operator:
         remade: a matmul whose result is never in memory as a whole, so that its backward recomputes it.
         leg: its step in the expert dispatch.
         products, scratch: of an operator that is a chain of kernels with products inside, such as a chunked scan.
+        function: the row of `FUNCTIONS` (`graph/program/build.py`) that states its values; "": they are unknown.
+        parts: the operators that it computes in one kernel, in order, if a rewrite joined them.
     """
 
     name: str
@@ -307,6 +309,8 @@ class Operator:
     leg: Leg = Leg.APART
     products: tuple[Product, ...] = ()
     scratch: tuple[Scratch, ...] = ()
+    function: str = ""
+    parts: tuple[Operator, ...] = ()
 
     @property
     def factors(self) -> Factors[list[str]]:

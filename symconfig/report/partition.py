@@ -15,6 +15,7 @@ from symconfig.graph.program.net import Net, Node
 from symconfig.report.grid import Block, Grid, abreast, present
 from symconfig.solve.partition.account import Moved, Spent
 from symconfig.solve.partition.pipeline.run import Pipeline
+from symconfig.solve.partition.rewritten import Rewritten
 from symconfig.solve.partition.rows import does, gathered, layout, worded
 from symconfig.solve.partition.run import Ask, Partition
 
@@ -37,7 +38,7 @@ LETTERS = {
 @dataclass(frozen=True, slots=True)
 class Contents:
     """The contents of a partition's report. subject, job: lines of the headline. explained: indices of operators
-    shown in detail. names: letters of dims.
+    shown in detail. names: letters of dims. rewritten: the rewrites that were searched for; None if they were not.
     """
 
     subject: str
@@ -49,6 +50,7 @@ class Contents:
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)  # of dims, as they are written
+    rewritten: Rewritten | None = None
 
     @property
     def timed(self) -> bool:
@@ -86,13 +88,15 @@ def names(dims: Iterable[str]) -> dict[str, str]:
 
 
 def blocks(report: Contents) -> list[Block]:
-    """Return the report: headline, split of operators, letters of dims, sharding of parameters, collectives, totals,
-    baselines and notes. If `report.explained` names operators: only headline, these operators and letters.
+    """Return the report: headline, rewrites if they were searched for, split of operators, letters of dims, sharding of
+    parameters, collectives, totals, baselines and notes. If `report.explained` names operators: only headline, these
+    operators and letters.
     """
     if report.explained:
         return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
     return [
         headline(report),
+        *([rewrites(report.rewritten)] if report.rewritten is not None else []),
         strategies(report),
         *legend(report),
         stored(report),
@@ -127,6 +131,21 @@ def headline(report: Contents) -> str:
             f"{what}, {gib(partition.memory)} of {gib(partition.ask.memory_limit)} GiB; {proof(partition)}",
             f"{microbatches(turns)}, {KEPT[keep]}",
         )
+    )
+
+
+def rewrites(found: Rewritten) -> str:
+    """Return the step's milliseconds with and without rewrites, the number of graphs that were solved for, and a line
+    for each rewrite that was taken, with the milliseconds after it by the adaptive solver; or that none gains.
+    """
+    best, before = found.partition.cost, found.before.cost if found.before is not None else float("inf")
+    searched = several(found.solved, "graph") + ("" if found.exhausted else ", though the rules reach more")
+    if not found.taken:
+        return f"No rewrite makes the step faster, of {searched}."
+    without = f"{milliseconds(before)} ms without ({signed(best / before - 1)})" if found.before else "none without"
+    lines = (f"  {one.rewrite.rule}: {one.rewrite.words} ({milliseconds(one.cost)} ms)" for one in found.taken)
+    return "\n".join(
+        (f"Rewrites: {milliseconds(best)} ms a step, {without}; the best of {searched}. After each:", *lines)
     )
 
 

@@ -244,6 +244,7 @@ def build(
         attended: mean number of keys per query of an attention.
         sizes: of all dims; required by `gather` to count the rows that it reads, and by `attention` for its channels.
     """
+    word = function if isinstance(function, str) else "*" if function is PRODUCT else ""
     function = FUNCTIONS[function] if isinstance(function, str) else function
     out, loops, held = outputs[0].loops, loops_of((*inputs, *outputs)), {*whole}
     contracted = [loop for loop in loops_of(inputs[: function.summed]) if loop not in out]
@@ -298,6 +299,7 @@ def build(
         channels=float(channels),
         gradients=Gradients.ALL if backward else Gradients.NONE,
         path=path,
+        function=word,
     )
 
 

@@ -58,3 +58,19 @@ class Masked(nn.Module):
 
 def masked() -> tuple[nn.Module, Any]:
     return Masked(), (torch.zeros(8, 16),)
+
+
+class Gated(nn.Module):
+    """Two products of one input, which a rewrite joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(64, 256, bias=False), nn.Linear(64, 256, bias=False)
+        self.down = nn.Linear(256, 64, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x)).square().mean()
+
+
+def gated() -> tuple[nn.Module, Any]:
+    return Gated(), (torch.zeros(64, 64),)
