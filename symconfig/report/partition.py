@@ -283,7 +283,7 @@ def moves(report: Contents, every: Sequence[Moved]) -> Grid:
     if rest := ranked[MOST_MOVED:]:
         sums = [sum(values[at] for _, values in rest) for at in (1, 2, 3)]
         last = (count(sums[0]), report.amount(sums[1]), report.amount(sums[2]))
-        rows.append((f"{len(rest)} others", "", "", "", *last))
+        rows.append((several(len(rest), "other"), "", "", "", *last))
     amount = "MB each" if report.timed else "10^6 each"
     headers = ("tensor", "collective", "when", amount, "times", report.unit, "exposed")
     return Grid(headers, tuple(rows), left=(0, 1, 2), title="What moves in a step")
