@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from symconfig.frameworks import shared
+from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.backend import Maturity, Option
 from symconfig.frameworks.constraint import Constraint, of_module, only
 from symconfig.frameworks.deepspeed.behaviour import AUTOEP_MODELS, AUTOTP_MODELS
@@ -57,7 +58,7 @@ ULYSSES_WINDOW = Constraint(
     rule="Ulysses drops the mask of a sliding window",
     pins=("cp=1",),
     source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-    example=shared.ULYSSES | {"sliding_window": 1024},
+    example=ULYSSES | {"sliding_window": 1024},
 )
 ULYSSES_NORM = Constraint(
     name="ulysses norm",
@@ -65,7 +66,7 @@ ULYSSES_NORM = Constraint(
     rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
     pins=("zero=2..", "cp=1", "zero=0"),
     source="deepspeed/runtime/bf16_optimizer.py",
-    example=shared.ULYSSES | {"zero_stage": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
+    example=ULYSSES | {"zero_stage": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
 )
 AUTOTP_WITH_ULYSSES = Constraint(
     name="autotp with ulysses",
@@ -74,7 +75,7 @@ AUTOTP_WITH_ULYSSES = Constraint(
     about="tp",
     pins=("cp=1", "tp=1"),
     source="deepspeed/utils/groups.py",
-    example=shared.ULYSSES | {"tp": 2},
+    example=ULYSSES | {"tp": 2},
 )
 AUTOEP_WITH_ULYSSES = Constraint(
     name="autoep with ulysses",
@@ -83,7 +84,7 @@ AUTOEP_WITH_ULYSSES = Constraint(
     about="ep",
     pins=("cp=1", "ep=1"),
     source="deepspeed/module_inject/auto_ep_config.py",
-    example=shared.ULYSSES | {"num_experts": 8, "model_type": "mixtral", "ep": 2},
+    example=ULYSSES | {"num_experts": 8, "model_type": "mixtral", "ep": 2},
 )
 ADAPTER_WITH_TP = _WITHOUT_TP(
     name="adapter with tp",
@@ -184,7 +185,7 @@ DEEPSPEED: tuple[Constraint, ...] = (
     shared.BATCH,
     *shared.SHARED,
     shared.CONTEXT_KERNEL,
-    *shared.AROUND_TRANSFORMERS,
+    *AROUND_TRANSFORMERS,
     *of_module(globals()),
 )
 
