@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
-from symconfig.cli.shared import MOST_TOP, whole, within
+from symconfig.cli.shared import whole, within
 from symconfig.errors import Problem, Problems
+from symconfig.plans import MOST_TOP, TOP
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -199,9 +200,9 @@ def answer_rows() -> list[Row | Option | str]:
         option(
             "--top",
             "K",
-            "how many candidates to rank (default 5)",
+            f"how many candidates to rank (default {TOP})",
             type=within(int, 1, MOST_TOP, f"a whole number from 1 to {MOST_TOP}"),
-            default=5,
+            default=TOP,
         ),
         option("--out", "DIR", "write plan.json, the launcher and the report there"),
         flag("--force", "write into a folder that exists"),

@@ -18,7 +18,7 @@ from symconfig.frameworks.constraint import NO_FLASH
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import sequence
 from symconfig.install import VERSION
-from symconfig.plans import pipeline_layout
+from symconfig.plans import TOP, pipeline_layout
 from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search, Standing
 from symconfig.solve import candidate
 from symconfig.solve.choice import Incumbents, complexity, ranked, unusual
@@ -39,7 +39,7 @@ def search(
     cluster: ClusterDescriptor,
     job: Job,
     *,
-    top: int = 5,
+    top: int = TOP,
     progress: Progress | None = None,
     like: Setup | None = None,
 ) -> Plan:
