@@ -166,7 +166,10 @@ CHANGES = repeated(
 )
 JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override it", nargs="?")
 HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
-JOBS = option("--jobs", "N", "plans at once on this machine (default: one on each core)", type=whole)
+ASSUME = option(
+    "--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1); overrides the built-in assumptions"
+)
+JOBS = option("--jobs", "N", "plans made in parallel on this machine (default: one per core)", type=whole)
 
 
 def job() -> list[Row | Option | str]:
@@ -235,9 +238,9 @@ def script() -> list[Row | str]:
     takes the script's own arguments behind `--`.
     """
     return [
-        "what its script finds where it runs",
+        "the environment and files of the script",
         repeated(
-            "--set", "NAME=VALUE", "a variable of the script's environment; what follows a lone -- are its arguments"
+            "--set", "NAME=VALUE", "a variable of the script's environment; the words after a lone -- are its arguments"
         ),
         option("--root", "DIR", "read files below this folder that the script names (default: below the script's own)"),
     ]
