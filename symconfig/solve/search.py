@@ -102,7 +102,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     if job.gpus != "auto" and job.gpus > each and job.gpus % each:
         what, need, lower = "does not fill whole nodes", f"a multiple of {each}", job.gpus // each * each
         fewer = max(size for size in divisors(job.gpus) if size < each)
-        smaller = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
+        smaller = f", or --set gpus_per_node={fewer} if a node has {fewer}" if fewer > 1 else ""
         hint = f"{lower} or {lower + each}{smaller}"
         problems.add(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
     task = job.task or ("lora" if model.adapter else "pretrain")
