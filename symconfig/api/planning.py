@@ -22,14 +22,7 @@ from symconfig.format import json_text, percent, seconds
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans import MOST_TOP, TOP
 from symconfig.plans.plan import Candidate, Plan, Search
-from symconfig.runs.best import (
-    UnsupportedError,
-    best_plan,
-    best_plan_anyway,
-    manual_edits,
-    other_backend,
-    other_target,
-)
+from symconfig.runs.best import UnsupportedError, best_plan, best_plan_anyway, manual_edits, other_backend, other_target
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:

@@ -215,10 +215,7 @@ class Job(Sparse):
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
     )
-    allow: tuple[str, ...] = Field(
-        default=(),
-        description="experimental options that a plan may use, or all",
-    )
+    allow: tuple[str, ...] = Field(default=(), description="experimental options that a plan may use, or all")
     without: tuple[str, ...] = Field(default=(), description="options that the site lacks, as user_buffers,deepep")
     edited: tuple[str, ...] = Field(
         default=(), description="fields of the model that your edited copy of the framework supports"

@@ -40,8 +40,7 @@ _OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
 }
 # KTO's own forward for the KL term is before that which is learnt from (trainer/kto_trainer.py, _compute_loss).
 COMPARES = Compares(
-    losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"),
-    first=("model",),
+    losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"), first=("model",)
 )
 
 # What a person brings, by the answers of an example.

@@ -160,10 +160,7 @@ class Result:
 
 
 def branch_and_bound(
-    requests: Sequence[Request],
-    machine: Machine,
-    found: Incumbents,
-    progress: Callable[[str, float], None] | None,
+    requests: Sequence[Request], machine: Machine, found: Incumbents, progress: Callable[[str, float], None] | None
 ) -> None:
     """Search the lattice of the requests and add the best candidates, refusals and counts to `found`, which is mutated.
 

@@ -178,12 +178,7 @@ def _pinned(model: ModelDescriptor, job: Job, limits: Limits) -> Iterator[Proble
 
 
 def _plan(
-    model: ModelDescriptor,
-    cluster: ClusterDescriptor,
-    job: Job,
-    weighed: Incumbents,
-    top: int,
-    seconds: float,
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents, top: int, seconds: float
 ) -> Plan:
     """Return the plan of a search with at least one incumbent: the best and alternatives, `top` in all at most.
 
