@@ -1,7 +1,7 @@
 """A constraint: one thing that a framework's releases cannot run, asked of arrays of points or of a single one.
 
 The search reads constraints as masks, the renderers as refusals, the audit as rules, and recovery as facts. Each stands
-in one table: `frameworks/shared.py` and `around_transformers.py`, or `constraints.py` in the folder of its framework.
+in one table: `frameworks/shared.py`, or `constraints.py` in the folder of its framework.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from symconfig.formats.megatron import (
     UNFUSED,
     WINDOWS,
 )
-from symconfig.frameworks.around_transformers import WITHOUT_PREDICTION
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE, NEVER
+from symconfig.frameworks.shared import WITHOUT_PREDICTION
 from symconfig.render.megatron_args import Arguments
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
-from symconfig.frameworks import around_transformers
+from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing, in_force, possible
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.known import BACKENDS
@@ -354,8 +354,8 @@ ADDED: Mapping[str, tuple[Constraint, ...]] = {
 # The planner's constraints in place of a framework's own.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
-    around_transformers.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
-    around_transformers.ULYSSES_KV_HEADS: (),
+    shared.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
+    shared.ULYSSES_KV_HEADS: (),
     deepspeed.ULYSSES_WINDOW: (DROPPED_WINDOWS,),
 }
 

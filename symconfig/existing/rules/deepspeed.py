@@ -16,7 +16,7 @@ from symconfig.existing.recover.deepspeed import OVERWRITTEN, at, autofilled, au
 from symconfig.existing.recover.deepspeed import mismatches as trainer_mismatches
 from symconfig.existing.rules.rule import Check, Language, Lookup, Row, bases_of, rules_of
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
-from symconfig.frameworks import around_transformers, shared
+from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, Fixed, failing
 from symconfig.frameworks.deepspeed import constraints
 from symconfig.frameworks.deepspeed.keys import (
@@ -251,7 +251,7 @@ def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]
 
 # Attributes of the facts that rows name as they are. Every other name is a key, a path with dots.
 FACTS = words("stage precision tensor_parallel sequence_parallel expert_parallel may_share_data trainer gpus")
-TABLE: Mapping[str, Constraint] = {**vars(shared), **vars(around_transformers), **vars(constraints)}
+TABLE: Mapping[str, Constraint] = {**vars(shared), **vars(constraints)}
 
 ACCUMULATED = "data_types.grad_accum_dtype"
 # What follows from keys and from what is around them, by the names that rows give it.

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 from symconfig.frameworks import shared
-from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.backend import Maturity, Option
 from symconfig.frameworks.constraint import Constraint, of_module, only
 from symconfig.frameworks.deepspeed.behaviour import AUTOEP_MODELS, AUTOTP_MODELS
@@ -58,7 +57,7 @@ ULYSSES_WINDOW = Constraint(
     rule="Ulysses drops the mask of a sliding window",
     pins=("cp=1",),
     source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-    example=ULYSSES | {"sliding_window": 1024},
+    example=shared.ULYSSES | {"sliding_window": 1024},
 )
 ULYSSES_NORM = Constraint(
     name="ulysses norm",
@@ -66,7 +65,7 @@ ULYSSES_NORM = Constraint(
     rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
     pins=("zero=2..", "cp=1", "zero=0"),
     source="deepspeed/runtime/bf16_optimizer.py",
-    example=ULYSSES | {"zero_stage": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
+    example=shared.ULYSSES | {"zero_stage": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
 )
 AUTOTP_WITH_ULYSSES = Constraint(
     name="autotp with ulysses",
@@ -75,7 +74,7 @@ AUTOTP_WITH_ULYSSES = Constraint(
     about="tp",
     pins=("cp=1", "tp=1"),
     source="deepspeed/utils/groups.py",
-    example=ULYSSES | {"tp": 2},
+    example=shared.ULYSSES | {"tp": 2},
 )
 AUTOEP_WITH_ULYSSES = Constraint(
     name="autoep with ulysses",
@@ -84,7 +83,7 @@ AUTOEP_WITH_ULYSSES = Constraint(
     about="ep",
     pins=("cp=1", "ep=1"),
     source="deepspeed/module_inject/auto_ep_config.py",
-    example=ULYSSES | {"num_experts": 8, "model_type": "mixtral", "ep": 2},
+    example=shared.ULYSSES | {"num_experts": 8, "model_type": "mixtral", "ep": 2},
 )
 ADAPTER_WITH_TP = _WITHOUT_TP(
     name="adapter with tp",
@@ -185,7 +184,7 @@ DEEPSPEED: tuple[Constraint, ...] = (
     shared.BATCH,
     *shared.SHARED,
     shared.CONTEXT_KERNEL,
-    *AROUND_TRANSFORMERS,
+    *shared.AROUND_TRANSFORMERS,
     *of_module(globals()),
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.frameworks import shared
-from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS
 from symconfig.frameworks.constraint import Constraint, of_module, only
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.plans.configuration_set import among, no
@@ -63,7 +62,7 @@ MOMENTS = replace(deepspeed.NARROW, hint=None, source="torch/optim/adamw.py")
 FSDP: tuple[Constraint, ...] = (
     shared.BATCH,
     *of_module(globals()),
-    *AROUND_TRANSFORMERS,
+    *shared.AROUND_TRANSFORMERS,
     *shared.SHARED,
     shared.CONTEXT_KERNEL,
 )

@@ -7,8 +7,7 @@ from typing import Any
 
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.megatron.expert_overlap import OVERLAP_CONSTRAINTS
-from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
+from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS, OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
 from symconfig.frameworks.shared import DELTA_MIXERS, MIXERS, SCAN
