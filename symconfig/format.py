@@ -47,15 +47,27 @@ def mib(value_bytes: float) -> str:
     return f"{value_bytes / MIB:.1f}"
 
 
+def rounded(value: float, digits: int = 3) -> str:
+    """Format a number with 3 or 4 significant digits; larger numbers have all digits before the point, with commas.
+    There is no exponent above 0.0001.
+    """
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) - 0.05 else f"{value:.{digits}g}"
+
+
 def gb_per_s(rate_bytes_per_s: float) -> str:
     """Format a bandwidth in GB/s (10^9) with three significant digits, four from 100 on, no decimals from 1,000 on."""
     rate = rate_bytes_per_s / 1e9
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.{4 if rate >= 100 else 3}g}"
+    return rounded(rate, 4 if rate >= 100 else 3)
 
 
 def seconds(value_s: float) -> str:
-    """Format seconds with three decimals, fewer from a thousand on."""
+    """Format seconds with three decimals, one from a thousand on."""
     return f"{value_s:.3f}" if abs(value_s) < 999.5 else f"{value_s:.1f}"
+
+
+def duration(value_s: float) -> str:
+    """Format seconds with their unit: two decimals, or below one second milliseconds with one decimal."""
+    return f"{value_s:.2f} s" if value_s >= 0.99995 else f"{1e3 * value_s:.1f} ms"
 
 
 def milliseconds(value_s: float) -> str:

@@ -103,12 +103,7 @@ KINDS = {
         then="python -m tools verify formats NEW_NAME, and verify training",
     ),
     "rule": Kind(
-        WORDS,
-        "heads-over-tp",
-        rules,
-        "tests/existing/rules",
-        files_of_rules,
-        "python -m tools generate rules",
+        WORDS, "heads-over-tp", rules, "tests/existing/rules", files_of_rules, "python -m tools generate rules"
     ),
 }
 PAGE = "docs/contributing.md"

@@ -154,12 +154,7 @@ def _layer(tokens: int, hidden: int, ffn: int, stage: str) -> list[tuple[int, in
     Queries, keys and values together, the attention's output, both of the MLP.
     """
     forward = [(tokens, 3 * hidden, hidden), (tokens, hidden, hidden), (tokens, ffn, hidden), (tokens, hidden, ffn)]
-    turned = {
-        "fprop": lambda m, n, k: (m, n, k),
-        "dgrad": lambda m, n, k: (m, k, n),
-        "wgrad": lambda m, n, k: (k, n, m),
-    }
-    return [(1, *turned[stage](*shape)) for shape in forward]
+    return [(1, *_TURNED[stage](*shape)) for shape in forward]
 
 
 def _attention(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:

@@ -162,7 +162,7 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
         unstable=tuple(
             one.name for one in BACKENDS[BACKEND].options if one.name in uses and one.standing(release) is not None
         ),
-        families=len({family(one) for one in (plan.best, *plan.alternatives)}),
+        families=len({family(one) for one in plan.ranked}),
         memory=not plan.may_not_fit,
         shaken=robustness(plan) if shaken else (),
     )

@@ -114,7 +114,7 @@ def plans(job: dict[str, Any], told: Told, draw: random.Random) -> list[Plan]:
         if own_target(found.plan) not in BACKENDS:  # Megatron-LM itself trains no adapters
             told.jobs["for another format"] += 1
             return []
-        one, every = found.plan, (found.best, *found.alternatives)
+        one, every = found.plan, found.ranked
         asked = [one.job.model_copy(update={"training": Training(**_run(draw))}) for _ in range(RUNS)]
         whole = [with_defaults(one.model, one.cluster, job) for job in asked]
         every = [replace(one, job=job, best=best, alternatives=()) for best in every for job in whole]

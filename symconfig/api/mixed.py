@@ -15,8 +15,8 @@ from symconfig.descriptor.load import mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, Problems, reworded
 from symconfig.format import json_text
+from symconfig.plans import TOP
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
-from symconfig.runs.best import TOP
 from symconfig.runs.mixed import mixed_plan
 
 

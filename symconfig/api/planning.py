@@ -20,23 +20,14 @@ from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.errors import InputError, Problem, Problems, reworded
 from symconfig.format import json_text, percent, seconds
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans import MOST_TOP, TOP
 from symconfig.plans.plan import Candidate, Plan, Search
-from symconfig.runs.best import (
-    TOP,
-    UnsupportedError,
-    best_plan,
-    best_plan_anyway,
-    manual_edits,
-    other_backend,
-    other_target,
-)
+from symconfig.runs.best import UnsupportedError, best_plan, best_plan_anyway, manual_edits, other_backend, other_target
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
     from symconfig.report.timeline import Chart
     from symconfig.solve.symbolic import Symbolic
-
-_MAX_TOP = 1000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -286,9 +277,9 @@ def loaded_cluster(cluster: AnyCluster) -> ClusterDescriptor:
 
 
 def check_top(top: int) -> None:
-    """Raise InputError unless `top` is from 1 to _MAX_TOP."""
-    if type(top) is not int or not 1 <= top <= _MAX_TOP:
-        raise InputError("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}")
+    """Raise InputError unless `top` is from 1 to MOST_TOP."""
+    if type(top) is not int or not 1 <= top <= MOST_TOP:
+        raise InputError("out of range", field="top", got=str(top), need=f"1 to {MOST_TOP}")
 
 
 def job_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from symconfig.descriptor.strict import validate
 from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.errors import InputError, Problem, Problems
 from symconfig.format import json_text
+from symconfig.plans import TOP
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import ANSWER, Plan
 from symconfig.runs.adapted import as_trained, bare
-from symconfig.runs.best import TOP, best_plan
+from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint.read import read
 from symconfig.runs.replan.diff import Diff, revised
 from symconfig.runs.replan.diff import diff as compared

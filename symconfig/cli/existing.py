@@ -264,16 +264,14 @@ COMMANDS = (
             ),
             option("--plan", "PLAN.json", PLAN, required=True),
             flag("--in-place", "write the files, all or none (default: only show what would change)"),
-            flag(
-                "--partial", "with --in-place: write also where something is left to do by hand, or an error is found"
-            ),
+            flag("--partial", "with --in-place: write even if something is left to do by hand, or an error is found"),
             *script(),
         ),
         run=run_adapt,
     ),
     Command(
         name="estimate",
-        does="what a given layout, or a script, takes of memory and time, also where it does not fit",
+        does="predict memory and time of a given layout or script, even if it does not fit",
         examples=(
             "symconfig estimate --model llama3.1-8b --cluster h100 --gpus 64 \\\n    --pin tp=2 --pin pp=2 --fits-on",
             "symconfig estimate --script train.sh --cluster h100",
@@ -281,7 +279,7 @@ COMMANDS = (
         rows=lambda: (
             JOB_FILE,
             option("--script", "FILE", "price what this script or config starts, as `audit` reads it"),
-            flag("--fits-on", "also which GPUs of `symconfig list clusters` have room, and the step"),
+            flag("--fits-on", "also show on which GPUs of `symconfig list clusters` it fits, and the step there"),
             *job(),
             script()[0],
             script()[-1],

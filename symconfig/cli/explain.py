@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.options import PLAN, Command, flag, option, repeated
+from symconfig.cli.options import ASSUME, PLAN, Command, flag, option, repeated
 from symconfig.cli.shared import JSON, file_of, output, plan_of, refuse, show, whole, working, write_text
 from symconfig.errors import Problem
 
@@ -91,14 +91,14 @@ def run_validate(arguments: argparse.Namespace) -> int:
 COMMANDS = (
     Command(
         name="explain",
-        does="why a plan is the first, where its time and memory go, how every tensor is split; its schedule",
+        does="say why a plan ranks first, where its time and memory go, how every tensor is split; show its schedule",
         examples=("symconfig explain out", "symconfig explain out --timeline"),
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
-            flag("--all", "also each operator and tensor, each formula and symbol"),
+            flag("--all", "also show each operator and tensor, each formula and symbol"),
             "the schedule",
             flag("--timeline", "the schedule, stage by stage"),
-            option("--candidate", "N", "which one of the plan's ranking (default 1, the best)", type=whole),
+            option("--candidate", "N", "rank of the candidate in the plan (default 1, the best)", type=whole),
             option("--trace", "FILE.json", "write its events there, for ui.perfetto.dev or chrome://tracing"),
             flag("--force", "replace a file that exists"),
         ),
@@ -106,7 +106,7 @@ COMMANDS = (
     ),
     Command(
         name="whatif",
-        does="over which batches, sequences and rates a plan stays the best; what it loses when the job changes",
+        does="find where a plan stays the best (batches, sequences, rates), and what it loses when the job changes",
         examples=(
             "symconfig whatif out --vary network=0.5..2x",
             "symconfig whatif out --change seq_length=16384 --change model=mixtral-8x7b",
@@ -130,11 +130,11 @@ COMMANDS = (
     ),
     Command(
         name="validate",
-        does="predictions against measured runs",
+        does="compare predictions with measured runs",
         examples=("symconfig validate runs.yaml",),
         rows=lambda: (
             option("files", "FILE", "measured runs (symconfig.measurements/1), or folders of such files", nargs="+"),
-            option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
+            ASSUME,
         ),
         run=run_validate,
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import Command, flag, option
 from symconfig.cli.shared import file_of, note, plan_of, print_json, refuse, show, whole, write_data, write_text
-from symconfig.errors import InputError, reworded
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import picked
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def _models(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.report.listed import model_list, model_sizes
 
     if name is not None:  # a descriptor, which --model takes
-        one = load_model(name)
+        with reworded(_named):
+            one = load_model(name)
         data = one.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return data, f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
@@ -65,11 +66,16 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.report.listed import cluster_list
 
     if name is not None:  # a descriptor, which --cluster takes
-        with reworded(lambda problem: problem if problem.file else replace(problem, field="NAME")):
+        with reworded(_named):
             one = load_cluster(name)
         return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_yaml(one)
     lines = zoo.clusters()
     return {"schema": "symconfig.clusters/1", "clusters": lines}, cluster_list(lines)
+
+
+def _named(problem: Problem) -> Problem:
+    """Return a problem with the argument NAME as its field, unless it is one in a file."""
+    return problem if problem.file else replace(problem, field="NAME")
 
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
@@ -234,7 +240,7 @@ COMMANDS = (
             "of recipes",
             option("--model", "M", "of this zoo model"),
             option("--cluster", "C", "on this zoo cluster"),
-            option("--gpus", "N", "on so many GPUs", type=whole),
+            option("--gpus", "N", "on this number of GPUs", type=whole),
             option("--task", "T", "pretrain or sft"),
             option("--kind", "K", "performance (tuned for speed) or training (shipped for real runs)"),
             option("--source", "TEXT", "with this in the title, repository or release of the source"),

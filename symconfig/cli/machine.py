@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import Command, flag, option, some
+from symconfig.cli.options import ASSUME, Command, flag, option, some
 from symconfig.cli.shared import (
     YAML,
     file_of,
@@ -217,7 +217,7 @@ def script(shell: str) -> str:
 COMMANDS = (
     Command(
         name="doctor",
-        does="versions, data folders, and what options of plans want on this machine",
+        does="show versions, data folders, and what the options of plans need on this machine",
         examples=("symconfig doctor",),
         rows=tuple,
         run=run_doctor,
@@ -255,7 +255,7 @@ COMMANDS = (
             ),
             option("--cluster", "C", "zoo name, or path of a descriptor: only runs on its type of GPU"),
             flag("--from-scratch", "forget the cluster's kernel constants, and start from what is true of any GPU"),
-            option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
+            ASSUME,
             option("--out", "PROFILE.yaml", "write the cluster with its fitted constants, for `plan --cluster`"),
             flag("--force", "replace PROFILE.yaml if it exists"),
             "what a log does not state (Megatron-LM's states all)",
@@ -270,7 +270,7 @@ COMMANDS = (
     ),
     Command(
         name="completion",
-        does="print what lets bash, zsh or fish complete commands, options, files and names of the zoo",
+        does="print a script with which bash, zsh or fish complete commands, options, files and names of the zoo",
         examples=("symconfig completion bash", "symconfig completion fish"),
         rows=lambda: (
             option("shell", None, "the shell; where its script goes: docs/how-to/install.md", choices=SHELLS),

@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "in an existing pipeline": {"audit": "existing", "adapt": "existing", "verify": "render"},
     "when something changes": {"replan": "replan", "diff": "replan", "checkpoint": "replan"},
     "look closer": {"explain": "explain", "whatif": "explain", "validate": "explain"},
-    "what there is to plan with": {"list": "list", "import": "list"},
+    "models, clusters and recipes": {"list": "list", "import": "list"},
     "this machine": {"doctor": "machine", "measure": "machine", "calibrate": "machine", "completion": "machine"},
 }  # fmt: skip
 MODULES = {name: module for modules in GROUPS.values() for name, module in modules.items()}

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
-from symconfig.cli.shared import MOST_TOP, whole, within
+from symconfig.cli.shared import whole, within
 from symconfig.errors import Problem, Problems
+from symconfig.plans import MOST_TOP, TOP
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -165,7 +166,10 @@ CHANGES = repeated(
 )
 JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override it", nargs="?")
 HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
-JOBS = option("--jobs", "N", "plans at once on this machine (default: one on each core)", type=whole)
+ASSUME = option(
+    "--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1); overrides the built-in assumptions"
+)
+JOBS = option("--jobs", "N", "plans made in parallel on this machine (default: one per core)", type=whole)
 
 
 def job() -> list[Row | Option | str]:
@@ -199,9 +203,9 @@ def answer_rows() -> list[Row | Option | str]:
         option(
             "--top",
             "K",
-            "how many candidates to rank (default 5)",
+            f"how many candidates to rank (default {TOP})",
             type=within(int, 1, MOST_TOP, f"a whole number from 1 to {MOST_TOP}"),
-            default=5,
+            default=TOP,
         ),
         option("--out", "DIR", "write plan.json, the launcher and the report there"),
         flag("--force", "write into a folder that exists"),
@@ -234,9 +238,9 @@ def script() -> list[Row | str]:
     takes the script's own arguments behind `--`.
     """
     return [
-        "what its script finds where it runs",
+        "the environment and files of the script",
         repeated(
-            "--set", "NAME=VALUE", "a variable of the script's environment; what follows a lone -- are its arguments"
+            "--set", "NAME=VALUE", "a variable of the script's environment; the words after a lone -- are its arguments"
         ),
         option("--root", "DIR", "read files below this folder that the script names (default: below the script's own)"),
     ]

@@ -249,51 +249,51 @@ COMMANDS = (
     ),
     Command(
         name="serve",
-        does="plan in a browser: a page with a form, on this machine; or as an agent's tools",
+        does="serve the planner on this machine: a form in the browser, or tools for an agent",
         examples=("symconfig serve --port 8080 --workers 4", "symconfig serve --mcp"),
         rows=lambda: (
-            flag("--mcp", "be a server of the Model Context Protocol on stdin and stdout, for agents and editors"),
+            flag("--mcp", "serve the Model Context Protocol on stdin and stdout, for agents and editors"),
             option(
                 "--port",
                 "P",
-                "0: any that is free (default 8000)",
+                "port to listen on; 0: any free one (default 8000)",
                 type=within(int, 0, 65535, "a port from 0 to 65535"),
                 default=8000,
             ),
-            option("--workers", "N", "searches at once (default 2)", type=whole, default=2),
+            option("--workers", "N", "searches run in parallel (default 2)", type=whole, default=2),
             option("--timeout", "S", "seconds for a search (default 300)", type=whole, default=300),
         ),
         run=run_serve,
     ),
     Command(
         name="sweep",
-        does="plan many combinations of a job's fields, into one table",
+        does="plan many combinations of a job's fields, and write one table",
         examples=("symconfig sweep sweep.yaml --out results.csv",),
         rows=lambda: (
             option("sweep", "SWEEP.yaml", "a job, lists of values for its fields, and what to leave out"),
             option(
                 "--out",
                 "FILE",
-                "the table, a .csv (default: SWEEP.csv, here); what is done stays done in FILE.journal, and the same "
-                "command goes on from there",
+                "the table, a .csv (default: SWEEP.csv, here); finished plans are kept in FILE.journal, and the same "
+                "command resumes from there",
             ),
             JOBS,
-            option("--limit", "N", "most combinations (default 10,000)", type=whole),
+            option("--limit", "N", "largest number of combinations (default 10,000)", type=whole),
             flag("--force", "start again, and replace a table that exists"),
         ),
         run=run_sweep,
     ),
     Command(
         name="size",
-        does="how many GPUs of which cluster meet a deadline, at what cost",
+        does="find how many GPUs of which cluster meet a deadline, and what they cost",
         examples=("symconfig size --model llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",),
         rows=lambda: (
             "what is asked",
             *some("model"),
-            option("--deadline", "T", "the time there is: 30d, 12h, 2w", required=True),
+            option("--deadline", "T", "the time available: 30d, 12h, 2w", required=True),
             option("--tokens", "N", "tokens to train on: 2T, 500B", required=True),
             option("--clusters", "A,B", "zoo names or paths (default: all of the zoo)", default="all"),
-            option("--gpus-max", "N", "most GPUs (default 16384, or what the cluster has)", type=whole),
+            option("--gpus-max", "N", "largest number of GPUs (default 16384, or what the cluster has)", type=whole),
             option(
                 "--goodput",
                 "X",

@@ -205,7 +205,7 @@ COMMANDS = (
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
             *files(),
-            option("--out", "DIR", "where they are written"),
+            option("--out", "DIR", "folder that they are written into"),
             flag("--force", "write into a folder that exists"),
             "the words of its program, for $(...) in a script of your own",
             flag("--print", "print them, and write no files"),
@@ -217,7 +217,7 @@ COMMANDS = (
     ),
     Command(
         name="verify",
-        does="hold rendered files against the real frameworks, or against what was written (--frozen)",
+        does="check rendered files against the real frameworks, or against what was written (--frozen)",
         examples=("symconfig verify out", "symconfig verify --frozen out"),
         rows=lambda: (
             option(
@@ -243,7 +243,7 @@ COMMANDS = (
             ),
             "what was written, for CI",
             flag("--frozen", "start no framework; exit 1 where files were edited or are stale"),
-            option("--templates", "DIR", "your own templates, where they were written with some"),
+            option("--templates", "DIR", "your own templates, if the files were written with some"),
         ),
         run=run_verify,
     ),

@@ -127,7 +127,7 @@ def run_checkpoint(arguments: argparse.Namespace) -> int:
 COMMANDS = (
     Command(
         name="replan",
-        does="solve a plan's inputs again: what changes and why, and whether its checkpoint still loads",
+        does="plan again, with changed inputs: what changes and why, and whether the checkpoint still loads",
         examples=("symconfig replan out --gpus 32", "symconfig replan out --lose-nodes 1..2 --out smaller"),
         rows=lambda: (
             option("plan", "PLAN.json", PLAN),
@@ -160,22 +160,22 @@ COMMANDS = (
     ),
     Command(
         name="diff",
-        does="in what two plans differ",
+        does="show how two plans differ",
         examples=("symconfig diff out again",),
         rows=lambda: (
             option("before", "A.json", PLAN),
-            option("after", "B.json", "another one"),
-            flag("--exit-code", "exit 1 where they differ"),
+            option("after", "B.json", "another plan, or its folder"),
+            flag("--exit-code", "exit 1 if they differ"),
         ),
         run=run_diff,
     ),
     Command(
         name="checkpoint",
-        does="what kind of checkpoint a folder holds, and whether a plan's run can go on from it",
+        does="say what kind of checkpoint a folder holds, and whether a plan's run can resume from it",
         examples=("symconfig checkpoint checkpoints", "symconfig checkpoint checkpoints --plan out"),
         rows=lambda: (
             option("folder", "DIR", "of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled"),
-            option("--plan", "NEW.json", "the plan of the run that shall load it, or its folder"),
+            option("--plan", "NEW.json", "the plan of the run that is to load it, or its folder"),
             option("--old", "OLD.json", "the plan of the run that saved it (default: as NEW, with what DIR states)"),
         ),
         run=run_checkpoint,

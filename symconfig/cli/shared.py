@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from symconfig.report.grid import Block
 
 INTERRUPTED = 130  # exit code
-MOST_TOP = 1000  # candidates, or other ways, that are ranked
 SILENT_S = 1.0
 REDRAW_S = 0.1
 Number = TypeVar("Number", int, float)

@@ -121,10 +121,9 @@ class BlockCost:
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
         lead = maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
         wait = self._forward_wait() + maximum(copies_s - lead, 0.0)
-        host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = rerun @ host
         busy = backward + repeated + backward_comm + again_comm
-        wait_backward = maximum(host_backward + host_again + copies_s - busy, 0.0)
+        wait_backward = maximum(self._host_backward_s() + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
@@ -149,10 +148,13 @@ class BlockCost:
             result[int(phase is not Phase.FORWARD)] += t
         for c, t in zip(self.derived.collectives, self.comm_s, strict=True):
             result[2 + int(c.phase is not Phase.FORWARD)] += t
-        host = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         result[0] += self._forward_wait()
-        result[1] += maximum(host - result[1] - result[3], 0.0)
+        result[1] += maximum(self._host_backward_s() - result[1] - result[3], 0.0)
         return result
+
+    def _host_backward_s(self) -> Array | int:
+        """Return the host's seconds in the backward pass, [points]; 0 without any."""
+        return sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
 
     def _forward_wait(self) -> Array:
         """Return the seconds for which the GPU waits for the host in the forward pass, at least 0: [points].

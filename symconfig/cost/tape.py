@@ -158,28 +158,6 @@ class Tape:
         return {name: slope[at] for name, at in self.inputs.items() if at <= line and slope[at] != 0.0}
 
 
-def _operator(
-    operation: str, *, same: float | None = None, nothing: bool = False, swapped: bool = False
-) -> Callable[[Any, Any], Any]:
-    """Return the method that writes an operation on a term and another number, NotImplemented for an array: NumPy then
-    applies it element by element.
-
-    same: the number that leaves the term as it is. nothing: 0.0 gives 0.0. swapped: the other one is the first.
-    """
-
-    def apply(self: Term, other: Any) -> Any:
-        if isinstance(other, np.ndarray):
-            return NotImplemented
-        if nothing and _is_number(other, 0.0):
-            return 0.0
-        if same is not None and _is_number(other, same):
-            return self
-        line = self._line(other)
-        return self.tape.made(operation, *((line, self.line) if swapped else (self.line, line)))
-
-    return apply
-
-
 def _elementwise(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap an operator so that it returns NotImplemented for an array, and NumPy then applies it element by element."""
 
@@ -187,6 +165,25 @@ def _elementwise(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
         return NotImplemented if isinstance(other, np.ndarray) else method(self, other)
 
     return apply
+
+
+def _operator(
+    operation: str, *, same: float | None = None, nothing: bool = False, swapped: bool = False
+) -> Callable[[Any, Any], Any]:
+    """Return the method that writes an operation on a term and another number (`_elementwise`).
+
+    same: the number that leaves the term as it is. nothing: 0.0 gives 0.0. swapped: the other one is the first.
+    """
+
+    def apply(self: Term, other: Any) -> Any:
+        if nothing and _is_number(other, 0.0):
+            return 0.0
+        if same is not None and _is_number(other, same):
+            return self
+        line = self._line(other)
+        return self.tape.made(operation, *((line, self.line) if swapped else (self.line, line)))
+
+    return _elementwise(apply)
 
 
 class Term:

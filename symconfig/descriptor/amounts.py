@@ -102,11 +102,11 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
         alone: The owner, `gpu` or `node`, of a speed with neither ports nor a named owner; None: that is an error.
     """
     rest = re.sub(r"\([^)]*\)", " ", text).strip()  # the name of a system stands in parentheses
-    _, rest = _extract(_OVER, rest)
-    ports, rest = _extract(_PORTS, rest)
-    speed, rest = _extract(_A_SPEED, rest)
-    share, rest = _extract(_SHARE, rest)
-    both, rest = _extract(_BOTH, rest)
+    found = []
+    for pattern in (_OVER, _PORTS, _A_SPEED, _SHARE, _BOTH):
+        found.append(pattern.search(rest))
+        rest = pattern.sub(" ", rest, count=1)
+    _, ports, speed, share, both = found
     unknown = re.sub(r"[\s,;/+]+", " ", _KINDS.sub(" ", rest)).strip()
     if speed is None or unknown:
         what = f"{unknown!r} is not understood" if unknown else "states no speed"
@@ -167,12 +167,6 @@ def with_network(
 def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
     """Return the level with this bandwidth, per GPU and direction."""
     return level.model_copy(update={"bandwidth_bytes_per_s": Quantity(value=bytes_per_s, source=source)})
-
-
-def _extract(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
-    """Return the pattern's first match, None if there is none, and the text without it."""
-    match = pattern.search(text)
-    return match, text if match is None else f"{text[: match.start()]} {text[match.end() :]}"
 
 
 def _misread(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:

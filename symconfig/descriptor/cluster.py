@@ -157,8 +157,7 @@ class ClusterDescriptor(Strict):
     aliases: tuple[str, ...] = Field(default=(), description="other spellings of this GPU in measurement files")
     source: str
     announced: bool = Field(
-        default=False,
-        description="its GPU is announced only: the kernels are another's, and intervals are wider",
+        default=False, description="its GPU is announced only: the kernels are another's, and intervals are wider"
     )
     gpus_per_node: PositiveInt
     max_gpus: PositiveInt | None = None

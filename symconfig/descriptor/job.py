@@ -119,15 +119,15 @@ class Images(Strict):
     """The images among what is trained on, for a model with a vision tower."""
 
     per_sequence: Annotated[float, Field(ge=0.0, le=1e6)] = Field(
-        default=0.0, description="in the mean; 0: text alone, and the tower is not loaded"
+        default=0.0, description="on average; 0: text only, and the tower is not loaded"
     )
     size: PositiveInt | None = Field(
         default=None, description="pixels along a side, where the tower takes any; absent: the model's"
     )
     frozen: Literal["none", "tower", "all"] | None = Field(
         default=None,
-        description="what is not trained of the tower: all, or the tower without its projector; absent: as the model "
-        "says, and all beside adapters",
+        description="the frozen part of the tower: all, or the tower without its projector; absent: as the model says, "
+        "and all beside adapters",
     )
 
 
@@ -202,7 +202,7 @@ class Job(Sparse):
     )
     precision: PrecisionName | None = Field(
         default=None,
-        description="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest; absent: bf16, or fp16 where none is",
+        description="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest; absent: bf16, or fp16 on GPUs without it",
     )
     attention: Literal["flash", "unfused"] | None = Field(
         default=None,
@@ -215,19 +215,16 @@ class Job(Sparse):
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
     )
-    allow: tuple[str, ...] = Field(
-        default=(),
-        description="options that are not stable and that a plan may use, or all",
-    )
+    allow: tuple[str, ...] = Field(default=(), description="experimental options that a plan may use, or all")
     without: tuple[str, ...] = Field(default=(), description="options that the site lacks, as user_buffers,deepep")
     edited: tuple[str, ...] = Field(
-        default=(), description="fields of the model that your copy of the framework was changed to know"
+        default=(), description="fields of the model that your edited copy of the framework supports"
     )
     packing: Packing | None = None
     lora: Lora | None = Field(
         default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
     )
-    images: Images | None = Field(default=None, description="absent: text alone")
+    images: Images | None = Field(default=None, description="absent: text only")
     sequences: Sequences | None = Field(
         default=None, description="lengths of what is tuned on; absent: all of seq_length"
     )

@@ -165,7 +165,7 @@ def _chosen(training: Training, task: Task | AdapterTask, parameters: float, of:
     words = ", ".join(f"{name} {getattr(training, name):g}" for name in DERIVED if name in training.derived)
     if not words:
         return "", ""
-    size = f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
+    size = f"{parameters / 1e9:.3g}B" if parameters >= 999.5e6 else f"{parameters / 1e6:.3g}M"
     return words, f"{habits()[task].name} of {size} {of}"
 
 

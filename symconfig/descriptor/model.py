@@ -312,7 +312,7 @@ class ModelDescriptor(Sparse):
         keys: the ones that the indexer lets attention read. pairs: keys and values own, lent or borrowed. Without
         attention `window` is false, `rope` true and `keys` all. `wide` only where the layer borrows keys and values.
         """
-        own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
+        own = self._mixer_of(index)
         attends = own is None or own.beside_attention
         mlp, keys, indexer = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE, Keys.ALL, self.indexer
         if attends and indexer is not None and not self.sliding_layers[index]:
@@ -329,12 +329,16 @@ class ModelDescriptor(Sparse):
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )
 
+    def _mixer_of(self, index: int) -> Mixer | None:
+        """Return the first mixer that has this layer; None for a layer of attention alone."""
+        return next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
+
     def mixes(self, index: int) -> str | bool:
         """Return the name of a layer's block, in place of attention or beside it; without one whether it has a window.
 
         Layers share keys and values only where this is equal.
         """
-        own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
+        own = self._mixer_of(index)
         return self.sliding_layers[index] if own is None else own.block
 
     def _pairs(self, index: int) -> Pairs:

@@ -140,7 +140,7 @@ class Training(Strict):
         description="Hugging Face id or folder to start from; absent: when tuning the model's own, else random",
     )
     save: str | None = Field(default=None, description="folder for checkpoints; absent: most targets write none")
-    load: str | None = Field(default=None, description="folder of the checkpoint to start from or to go on from")
+    load: str | None = Field(default=None, description="folder of the checkpoint to start or resume from")
     save_interval: PositiveInt = Field(default=500, description="steps between checkpoints")
     eval_interval: PositiveInt = Field(default=1000, description="steps between evaluations")
     eval_iters: Count = Field(default=0, description="batches of an evaluation; 0: none")

@@ -185,10 +185,7 @@ class Switches:
 
 
 def usual(
-    name: str,
-    architecture: str,
-    transformer_impl: TransformerImpl = "transformer_engine",
-    attention: str | None = None,
+    name: str, architecture: str, transformer_impl: TransformerImpl = "transformer_engine", attention: str | None = None
 ) -> Framework:
     """Return the framework `name` with its usual behaviour on a GPU architecture.
 

@@ -9,18 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import (
-    Element,
-    Gradients,
-    Leg,
-    Operator,
-    Tensor,
-    Use,
-    Weight,
-    Work,
-    loops_of,
-    splits_of,
-)
+from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work, loops_of, splits_of
 
 LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
 # All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator

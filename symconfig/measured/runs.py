@@ -10,6 +10,7 @@ from pathlib import Path
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError, Problem, Problems
+from symconfig.format import rounded
 from symconfig.measured.calibrate import Calibration, GpuType, calibrate, gpu_type
 from symconfig.measured.judge import Judged, judge_case
 from symconfig.measured.log_row import Additions, read_back
@@ -105,8 +106,9 @@ def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) ->
         remarks.append("it has no steady step, so it is not fitted to")
     elif log.steady:
         s = log.steady
-        text = f"a steady step takes {s.seconds:.4g} s (median of {s.n}, {s.low:.4g} to {s.high:.4g})"
-        remarks.append(f"{text}, predicted {item.time[0]:.4g} s before the fit")
+        median, low, high, own = (rounded(each, 4) for each in (s.seconds, s.low, s.high, item.time[0]))
+        text = f"a steady step takes {median} s (median of {s.n}, {low} to {high}), predicted {own} s before the fit"
+        remarks.append(text)
     return [(path.name, item)] if item.time else [], [f"{path.name}: {remark}" for remark in remarks]
 
 

@@ -28,13 +28,13 @@ MODULES: Mapping[str, str] = {
     "mindspeed": "megatron",
     "ms-swift": "ms_swift",
     "ms-swift-deepspeed": "ms_swift",
-    "nemo-rl": "nemo_rl",
-    "openrlhf": "openrlhf",
-    "slime": "slime",
+    "nemo-rl": "rl.nemo_rl",
+    "openrlhf": "rl.openrlhf",
+    "slime": "rl.slime",
     "transformers": "accelerate",
     "trl": "trl",
-    "verl": "verl",
-    "verl-fsdp": "verl",
+    "verl": "rl.verl",
+    "verl-fsdp": "rl.verl",
 }
 # Whose files a plan of a framework is for that learns by reinforcement, and any other of one that has no program.
 _LEARNING = {"megatron": "verl", "deepspeed": "openrlhf", "fsdp": "verl-fsdp"}

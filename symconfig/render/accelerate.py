@@ -162,6 +162,35 @@ def _loop(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "recompute", "model.gradient_checkpointing_enable()" if deepspeed.recompute_layers(plan) else "none"
 
 
+def trainer_problems(plan: Plan, program: str | None = None) -> Iterator[Problem]:
+    """Yield what DeepSpeed or FSDP 2 under the Trainer, the Trainer, or a program around it does not support. program:
+    its name; None: the user's own script.
+    """
+    sharded = of_fsdp(plan)
+    yield from of_shards(plan) if sharded else shared.problems(plan)
+    yield from trainer.schedule_problems(plan, unwrapped=sharded)
+    yield from trainer.load_problems(plan)
+    if program is not None:
+        yield from trainer.program_problems(plan, program)
+
+
+def trainer_variables(plan: Plan, name: str, release: str, launcher: str = NAMED) -> dict[str, object]:
+    """Return the templates' variables that all programs with a Trainer share: framework, release, sharded (by FSDP),
+    variables (of the environment), and with FSDP predicted_for, "".
+
+    name, release: the program's. launcher: Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is
+    there.
+    """
+    sharded = of_fsdp(plan)
+    return {
+        "framework": f"{name} {release} and " + (launcher if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "release": release,
+        "sharded": sharded,
+        "variables": (*deepspeed.environment_variables(plan, deepspeed.BY_TRAINER), *trainer.ulysses_variables(plan)),
+        **({"predicted_for": ""} if sharded else {}),
+    }
+
+
 BUCKETS = (
     "Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
     "for the one of ds_config.json"
@@ -169,27 +198,22 @@ BUCKETS = (
 
 
 def _of_trainer(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables for a script with a Trainer: framework, arguments (--name=value), environment,
-    notes, script rows (the first one is the checkpoint that Trainer.train must get, if the job resumes); `sharded`: the
-    plan is for FSDP, not DeepSpeed. With FSDP, `predicted_for` is "" and the note on DeepSpeed's reduce buckets is left
-    out.
+    """Return the templates' variables for a script with a Trainer: those of `trainer_variables`, arguments
+    (--name=value), notes (with DeepSpeed one on its reduce buckets), and script rows; the first one is the checkpoint
+    that Trainer.train must get, if the job resumes.
     """
-    sharded, last = of_fsdp(plan), "trainer_utils.get_last_checkpoint(output_dir)"
-    own = deepspeed.environment_variables(plan, deepspeed.BY_TRAINER)
+    last = "trainer_utils.get_last_checkpoint(output_dir)"
     resumes = "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)" if plan.training.load else ""
     if plan.training.loads_its_own:
         resumes = (
             f"trainer.train(resume_from_checkpoint={last}), which needs the folder, and is None where it has none yet"
         )
     return {
-        "framework": f"Transformers {TRANSFORMERS} and " + (NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
-        "sharded": sharded,
+        **trainer_variables(plan, "Transformers", TRANSFORMERS),
         "arguments": words(plan),
         "deepspeed_config": JSON_AUTO,
-        "variables": (*own, *trainer.ulysses_variables(plan)),
-        "notes": (*deepspeed.notes(plan), *(() if sharded else (BUCKETS,))),
+        "notes": (*deepspeed.notes(plan), *(() if of_fsdp(plan) else (BUCKETS,))),
         "script": (*([("checkpoint", resumes)] if resumes else []), *trainer.script_rows(plan)),
-        **({"predicted_for": ""} if sharded else {}),
     }
 
 
@@ -217,17 +241,14 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
     return trainer.arguments(plan, None if of_fsdp(plan) else JSON_AUTO)
 
 
-def _trainer_problems(plan: Plan) -> Iterator[Problem]:
+def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what DeepSpeed or FSDP 2 under the Trainer cannot run: framework, schedule and `load`; with FSDP also
     recompute of some layers that are not every n-th.
     """
-    sharded = of_fsdp(plan)
-    yield from of_shards(plan) if sharded else shared.problems(plan)
-    if sharded and plan.best.configuration.recompute_method == "block" and trainer.every_nth(plan) is None:
+    yield from trainer_problems(plan)
+    if of_fsdp(plan) and plan.best.configuration.recompute_method == "block" and trainer.every_nth(plan) is None:
         pins = ("recompute=none", "recompute=full")
         yield Problem("Transformers recomputes every n-th layer or none", field="recompute", pins=pins)
-    yield from trainer.schedule_problems(plan, unwrapped=sharded)
-    yield from trainer.load_problems(plan)
 
 
 def words(plan: Plan) -> tuple[str, ...]:
@@ -269,7 +290,7 @@ TARGETS = (
         does="TrainingArguments for a script with Transformers' Trainer, "
         "the DeepSpeed JSON or Accelerate's file, launch.sh",
         variables=_of_trainer,
-        problems=_trainer_problems,
+        problems=_problems,
         words=words,
         texts=_trainer_files,
         assumes={"backend": "deepspeed"},

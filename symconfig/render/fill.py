@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import InputError
+from symconfig.format import duration, percent, rounded
 from symconfig.render.files import ENDING, File, line, sh, slug
-from symconfig.render.shared import duration, number, share
 
 
 def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, object]) -> list[File]:
@@ -74,7 +74,7 @@ def _environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(sh=sh, line=line, slug=slug, yaml=as_yaml, duration=duration, number=number, share=share)
+    made.filters.update(sh=sh, line=line, slug=slug, yaml=as_yaml, duration=duration, number=rounded, share=percent)
     return made
 
 

@@ -193,7 +193,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         why = "it runs Muon without the distributed optimizer, and without overlap unless as dist_muon"
         yield refused("optimizer", why, "muon", "--target megatron")
     if plan.training.blended:
-        why = "its datasets have no weights; NAME#COUNT takes so many examples of one"
+        why = "its datasets have no weights; NAME#COUNT takes COUNT examples of one"
         yield refused("training.data_path", why, " ".join(plan.training.data_path))
     if model.vision is None and model.model_type not in TEMPLATES:
         yield refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)

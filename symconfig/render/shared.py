@@ -224,19 +224,6 @@ def nodes(plan: Plan) -> Nodes:
     return Nodes(count, total // count)
 
 
-def number(value: float) -> str:
-    """Return a number with three significant digits, or without decimals from 100 on; no exponents above 0.0001."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def duration(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
-
-
-def share(part: float, whole: float = 1.0) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
-
-
 def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
     """Yield sentences about an RL or preference step to read before the first start; nothing for other jobs. For
     preferences only the size of a reference on the GPU, if there is one, with `moved`, how it could be taken off. For

@@ -40,8 +40,7 @@ _OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
 }
 # KTO's own forward for the KL term is before that which is learnt from (trainer/kto_trainer.py, _compute_loss).
 COMPARES = Compares(
-    losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"),
-    first=("model",),
+    losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"), first=("model",)
 )
 
 # What a person brings, by the answers of an example.
@@ -62,7 +61,7 @@ def variables(plan: Plan) -> dict[str, object]:
         cut = f"take those of more than {rl.prompt_length.max} tokens out of the data"
         notes = (f"TRL cuts no prompts: {cut}, for vLLM has room for {rl.longest} in all",)
     return {
-        **tuners.common(plan, "TRL", TRL.release),
+        **accelerate.trainer_variables(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
@@ -107,10 +106,10 @@ def _experimental(plan: Plan) -> str | None:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what TRL does not support: what `tuners.common_problems` names, a full reference model with FSDP 2, and
+    """Yield what TRL does not support: what `trainer_problems` names, a full reference model with FSDP 2, and
     several data sets.
     """
-    yield from tuners.common_problems(plan, "TRL")
+    yield from accelerate.trainer_problems(plan, "TRL")
     rl, pairs = plan.job.rl, plan.job.preference
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
     if of_fsdp(plan) and reference and plan.model.adapter is None:

@@ -19,39 +19,12 @@ from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import AXOLOTL, AXOLOTL_WRITTEN, LLAMAFACTORY, LLAMAFACTORY_WRITTEN
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import accelerate, deepspeed, learning, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.shared import STEPS_COUNTING, fine_tuned, of_fsdp
 from symconfig.render.target import Target, ignored
-
-
-def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what DeepSpeed or FSDP 2, the Trainer, or a program around it does not support. name: the program's."""
-    sharded = of_fsdp(plan)
-    yield from accelerate.of_shards(plan) if sharded else shared.problems(plan)
-    yield from trainer.schedule_problems(plan, unwrapped=sharded)
-    yield from trainer.load_problems(plan)
-    yield from trainer.program_problems(plan, name)
-
-
-def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED) -> dict[str, object]:
-    """Return the templates' variables that all fine-tuning programs share: framework, release, sharded (by FSDP),
-    variables (of the environment), and with FSDP predicted_for, "".
-
-    name, release: the program's. launcher: Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is
-    there.
-    """
-    sharded = of_fsdp(plan)
-    return {
-        "framework": f"{name} {release} and " + (launcher if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
-        "release": release,
-        "sharded": sharded,
-        "variables": deepspeed.environment_variables(plan, deepspeed.BY_TRAINER),
-        **({"predicted_for": ""} if sharded else {}),
-    }
 
 
 def run_of(plan: Plan, **more: object) -> Run:
@@ -113,10 +86,10 @@ def _padding_free(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def _axolotl_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what Axolotl does not support: what `common_problems` names, padding_free, weighted data, and packing with
+    """Yield what Axolotl does not support: what `trainer_problems` names, padding_free, weighted data, and packing with
     eager attention.
     """
-    yield from common_problems(plan, "Axolotl")
+    yield from accelerate.trainer_problems(plan, "Axolotl")
     yield from _padding_free(plan, "Axolotl")
     if _packs(plan) and deepspeed.attention(plan) == "eager":
         what = "Axolotl keeps packed sequences apart by flash attention alone"
@@ -152,7 +125,7 @@ def _llamafactory(plan: Plan) -> dict[str, object]:
     folder = trainer.output_dir(plan)
     padded = trainer.padded(plan, "cutoff_len") if stage(plan) != "pt" else ()
     return {
-        **common(plan, "LLaMA-Factory", LLAMAFACTORY.release, launcher=_ACCELERATE),
+        **accelerate.trainer_variables(plan, "LLaMA-Factory", LLAMAFACTORY.release, launcher=_ACCELERATE),
         "sections": sections(plan),
         "relative_output": None if folder.startswith("/") else folder,
         "notes": (*deepspeed.notes(plan), *shared.image_notes(plan, "image_max_pixels"), *padded),
@@ -242,11 +215,11 @@ def _datasets(plan: Plan) -> dict[str, Any]:
 
 
 def _llamafactory_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what LLaMA-Factory does not support: what `common_problems` names, a scalar reward head with FSDP, images
+    """Yield what LLaMA-Factory does not support: what `trainer_problems` names, a scalar reward head with FSDP, images
     in pretraining, the first Qwen, families without a chat template (but for pretraining), padding_free, weighted data,
     and data of a Megatron plan.
     """
-    yield from common_problems(plan, "LLaMA-Factory")
+    yield from accelerate.trainer_problems(plan, "LLaMA-Factory")
     model, preference = plan.model, plan.job.preference
     if of_fsdp(plan) and preference is not None and preference.means.scores:
         what = "Accelerate knows no layers of a model with LLaMA-Factory's head of rewards, and gathers all at once"
@@ -273,7 +246,7 @@ TARGETS = (
         does="Axolotl's YAML for (pre-)training, LoRA and QLoRA, "
         "with DeepSpeed's JSON or in FSDP 2's shards, and launch.sh",
         variables=lambda plan: {
-            **common(plan, "Axolotl", AXOLOTL.release),
+            **accelerate.trainer_variables(plan, "Axolotl", AXOLOTL.release),
             "sections": axolotl_sections(plan),
             "notes": (*deepspeed.notes(plan), *trainer.padded(plan, "sequence_len")),
         },

@@ -18,7 +18,7 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
-from symconfig.format import count, gib, grouped, microbatches, picked, seconds, several, signed
+from symconfig.format import count, gib, grouped, microbatches, picked, rounded, seconds, several, signed
 from symconfig.graph.model import parameters
 from symconfig.install import VERSION
 from symconfig.plans.configuration import DEGREES
@@ -186,13 +186,13 @@ def headline(audit: Audit) -> str:
     else:
         head = "runs" if audit.reading.complete else "not all of it was understood"
     if judged is not None and audit.runs:
-        head += f", {step_s(judged.plan):.3g} s a step"
+        head += f", {rounded(step_s(judged.plan))} s a step"
     parts = [head]
     if better is not None and judged is not None and audit.already_best and audit.runs:
         parts.append("the best plan already")
     elif better is not None:
         gain = "" if audit.gain is None else f" ({signed(-audit.gain)})"
-        parts.append(f"{step_s(better):.3g} s a step is possible{gain}")
+        parts.append(f"{rounded(step_s(better))} s a step is possible{gain}")
     counts = {name: sum(finding.severity == name for finding in audit.findings) for name in _SEVERITIES}
     counted = ", ".join(several(number, name) for name, number in counts.items() if number)
     return "; ".join((*parts, counted or "nothing is wrong"))

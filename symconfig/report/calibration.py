@@ -12,16 +12,7 @@ from symconfig.descriptor.document import shorten
 from symconfig.format import gb_per_s, grouped, percent, picked, several, signed
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
-from symconfig.measured.gpu.kernel_fit import (
-    Attention,
-    HostCopy,
-    KernelFit,
-    KernelTimes,
-    Launch,
-    Product,
-    Row,
-    Stream,
-)
+from symconfig.measured.gpu.kernel_fit import Attention, HostCopy, KernelFit, KernelTimes, Launch, Product, Row, Stream
 from symconfig.report.grid import Block, Grid, present
 
 _WORDS = {

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.load import zoo_models
 from symconfig.existing.audit.audit import Audit
-from symconfig.format import count, gib, masked, microbatches, percent, seconds, words
+from symconfig.format import count, gib, masked, microbatches, percent, rounded, seconds, words
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report import audit as report
 from symconfig.report.grid import Block, Grid, condensed
@@ -174,7 +174,6 @@ def sentence(plan: Plan) -> str:
     layout += [f"micro-batch {best.configuration.micro}", f"{microbatches(best.configuration.num_microbatches)} a step"]
     layout += [f"ZeRO stage {best.configuration.zero_stage}"] if best.configuration.zero_stage else []
     layout += [] if recompute == "none" else [f"recompute {recompute}"]
-    return (
-        f"{', '.join(layout)}: {predicted.step_s:.3g} s a step, {count(predicted.tokens_per_s_per_gpu)} tokens/s/GPU, "
-        f"{percent(predicted.mfu)} MFU, {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB."
-    )
+    speed = f"{rounded(predicted.step_s)} s a step, {count(predicted.tokens_per_s_per_gpu)} tokens/s/GPU"
+    memory = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB"
+    return f"{', '.join(layout)}: {speed}, {percent(predicted.mfu)} MFU, {memory}."

@@ -21,7 +21,6 @@ from symconfig.runs.adapted import as_trained
 from symconfig.solve.pins import agree
 from symconfig.solve.run import with_defaults
 
-TOP = 5  # default number of plans to return
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _INPUTS = (
     frozenset({"model", "cluster", "training", "seq_length", "task", "packing", "precision", "optimizer"})

@@ -15,6 +15,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import zoo_clusters, zoo_models
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, SymconfigError
 from symconfig.install import VERSION
+from symconfig.plans import TOP
 from symconfig.report.grid import LEAST_WIDTH, Block, plain
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Tool:
 JOB: Mapping[str, Any] = {}  # stands for the schema of JOB.yaml
 
 
-def _plan(job: Mapping[str, Any], out: str | None = None, top: int = 5) -> Answer:
+def _plan(job: Mapping[str, Any], out: str | None = None, top: int = TOP) -> Answer:
     """Plan a job given by its fields; with `out`, write the plan's files into that folder. top: how many plans. Raises
     as `plan` and `PlanResult.write`.
     """
@@ -110,7 +111,7 @@ TOOLS: Mapping[str, Tool] = {
     "plan": Tool(
         "Find the fastest configuration on one kind of GPUs that fits in memory, with alternatives; with `out` write "
         "its launch files.",
-        {"job": JOB, "out": _FOLDER, "top": {"type": "integer", "description": "plans to show (default 5)"}},
+        {"job": JOB, "out": _FOLDER, "top": {"type": "integer", "description": f"plans to show (default {TOP})"}},
         ("job",),
         _plan,
     ),

@@ -120,7 +120,7 @@ class Result:
             [recomputed_and_offloaded(policy) for policy in policies],
             [bool(offload.optimizer) + bool(offload.weights) for offload in batch.setting.offload],
         ).ravel()
-        for level in np.unique(less):
+        for level in sorted(set(less.tolist())):  # np.unique would import numpy.ma
             mine = np.flatnonzero(less == level)
             rows = score[mine].argmin(axis=0)
             yield score[mine][rows, np.arange(score.shape[1])], mine[rows]
@@ -160,10 +160,7 @@ class Result:
 
 
 def branch_and_bound(
-    requests: Sequence[Request],
-    machine: Machine,
-    found: Incumbents,
-    progress: Callable[[str, float], None] | None,
+    requests: Sequence[Request], machine: Machine, found: Incumbents, progress: Callable[[str, float], None] | None
 ) -> None:
     """Search the lattice of the requests and add the best candidates, refusals and counts to `found`, which is mutated.
 

@@ -79,10 +79,7 @@ def first(candidates: Sequence[Prospect]) -> Prospect:
     Raises ValueError if there are none.
     """
     limit = TIE * min(each.score for each in candidates)
-    return min(
-        (each for each in candidates if each.score <= limit),
-        key=lambda each: (complexity(each), each.order),
-    )
+    return min((each for each in candidates if each.score <= limit), key=lambda each: (complexity(each), each.order))
 
 
 def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:

@@ -161,9 +161,7 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
     """
     known = [
         Relative(
-            (each.kind, each.gpu, each.source),
-            math.log(median(each.measured)),
-            OF_MEDIAN * run**2 / len(each.measured),
+            (each.kind, each.gpu, each.source), math.log(median(each.measured)), OF_MEDIAN * run**2 / len(each.measured)
         )
         for each in seen
     ]

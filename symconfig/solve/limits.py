@@ -25,12 +25,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import constraints as megatron
 from symconfig.frameworks.megatron.behaviour import MANY_QUEUES
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
-from symconfig.frameworks.megatron.releases import (
-    LAYOUT_MTP_SINCE,
-    LAYOUT_SINCE,
-    RECOMPUTE_SINCE,
-    megatron_release,
-)
+from symconfig.frameworks.megatron.releases import LAYOUT_MTP_SINCE, LAYOUT_SINCE, RECOMPUTE_SINCE, megatron_release
 from symconfig.graph.block import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.configuration import ZERO_STAGES, ZeroStage
@@ -225,12 +220,7 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
         # Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a
         # module's own recompute needs an input with a gradient, which Bridge sees to for whole layers alone
         # (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters.
-        return replace(
-            whole,
-            table=(*whole.table, ACTIVATIONS_OF_ADAPTERS),
-            zero=(0, 1),
-            modules=("core_attn",),
-        )
+        return replace(whole, table=(*whole.table, ACTIVATIONS_OF_ADAPTERS), zero=(0, 1), modules=("core_attn",))
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     experts, latent = model.experts, model.attention is Attention.MLA
@@ -267,9 +257,7 @@ def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset(
 
 _OF_CP = partial(Constraint, about="cp")
 _WINDOWED = partial(
-    _OF_CP,
-    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0),
-    example={"cp": 2, "sliding_window": 1024},
+    _OF_CP, predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0), example={"cp": 2, "sliding_window": 1024}
 )
 HEADS_OVER_RANKS = _OF_CP(
     name="ulysses heads",

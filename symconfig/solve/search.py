@@ -18,7 +18,7 @@ from symconfig.frameworks.constraint import NO_FLASH
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import sequence
 from symconfig.install import VERSION
-from symconfig.plans import pipeline_layout
+from symconfig.plans import TOP, pipeline_layout
 from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search, Standing
 from symconfig.solve import candidate
 from symconfig.solve.choice import Incumbents, complexity, ranked, unusual
@@ -39,7 +39,7 @@ def search(
     cluster: ClusterDescriptor,
     job: Job,
     *,
-    top: int = 5,
+    top: int = TOP,
     progress: Progress | None = None,
     like: Setup | None = None,
 ) -> Plan:
@@ -102,7 +102,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     if job.gpus != "auto" and job.gpus > each and job.gpus % each:
         what, need, lower = "does not fill whole nodes", f"a multiple of {each}", job.gpus // each * each
         fewer = max(size for size in divisors(job.gpus) if size < each)
-        smaller = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
+        smaller = f", or --set gpus_per_node={fewer} if a node has {fewer}" if fewer > 1 else ""
         hint = f"{lower} or {lower + each}{smaller}"
         problems.add(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
     task = job.task or ("lora" if model.adapter else "pretrain")
@@ -178,12 +178,7 @@ def _pinned(model: ModelDescriptor, job: Job, limits: Limits) -> Iterator[Proble
 
 
 def _plan(
-    model: ModelDescriptor,
-    cluster: ClusterDescriptor,
-    job: Job,
-    weighed: Incumbents,
-    top: int,
-    seconds: float,
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents, top: int, seconds: float
 ) -> Plan:
     """Return the plan of a search with at least one incumbent: the best and alternatives, `top` in all at most.
 

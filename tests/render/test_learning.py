@@ -20,7 +20,8 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import picked
 from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, nemo_rl, render, targets
+from symconfig.render import learning, render, targets
+from symconfig.render.rl import nemo_rl
 from tests.sample_models import sample_model
 from tests.sample_plans import learning_plan
 from tests.sample_rl import LEARNING

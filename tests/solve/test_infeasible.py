@@ -90,7 +90,7 @@ def test_a_degree_that_does_not_divide_is_named() -> None:
 
 
 def test_more_than_the_cluster_has_and_half_a_node_are_wrong_input() -> None:
-    whole = r"need a multiple of 8\)\. Try: 8 or 16, or --set gpus_per_node=6 where a node has so many\."
+    whole = r"need a multiple of 8\)\. Try: 8 or 16, or --set gpus_per_node=6 if a node has 6\."
     with pytest.raises(InputError, match=whole):
         search(MODEL, sample_cluster(), job(12, 12))
     with pytest.raises(InputError, match=r"Try: 8 or 16\."):

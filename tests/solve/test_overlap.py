@@ -43,7 +43,7 @@ def restored(plan: Plan) -> Prospect:
 
 
 def every(plan: Plan) -> tuple[Candidate, ...]:
-    return (plan.best, *plan.alternatives)
+    return plan.ranked
 
 
 def test_it_is_taken_where_it_is_faster_and_left_where_not() -> None:

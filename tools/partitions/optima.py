@@ -24,6 +24,7 @@ from tests.solve.partition.optima import (
     optimum,
     weights,
 )
+from tools.pages import table
 
 LAYER = ("input_norm", "qkv_proj", "flash_attention", "o_proj", "attention_residual", "mlp_norm", "gate_up_proj",
          "down_proj", "mlp_residual")  # fmt: skip
@@ -65,19 +66,18 @@ two dims beats it: {two * 1e3:.2f} ms against {one * 1e3:.2f} ms, {100 * (1 - tw
 
 
 def crossover() -> str:
-    lines = ["| sequences | column-row, 10^9 elements | ZeRO-3 | optimum | products of a layer that take the batch |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    rows = []
     for batch in (8, 16, 24, 32, 40, 48, 56):
         costs = weights(of(model("llama2-7b"), batch, 512), objective=Objective.SYMTENSOR)
         best = optimum(costs, among=in_parts)
         flat = [name for name, options in best.products().items() if name[:6] == "layers" and options == ["batch"]]
         moved = [f"{named(costs, name).cost / 1e9:.2f}" for name in ("megatron-tp-sp", "zero3")]
         shown = ", ".join(name.split(".")[-1] for name in flat) or "none"
-        lines.append(f"| {batch} | {' | '.join(moved)} | {best.cost / 1e9:.2f} | {shown} |")
+        rows.append((str(batch), *moved, f"{best.cost / 1e9:.2f}", shown))
+    heads = ("sequences", "column-row, 10^9 elements", "ZeRO-3", "optimum", "products of a layer that take the batch")
     h, f, s = 4096, 11008, 512
     closed = (3 * (4 * h**2 + 3 * h * f + 2 * h) - 4 * h) / (8 * s * h)
-    return (
-        f"""\
+    return f"""\
 ### Where flat sharding moves fewer elements than column-row
 
 llama2-7b on the same axis, sequences of {s} tokens, every weight with its states in eighths, the objective of
@@ -89,10 +89,7 @@ moves less from b = (3 P - 4 h) / (8 s h) = {closed:.2f} sequences on. The free 
 attention,
 whose weights are smaller, goes flat before the MLP.
 
-"""
-        + "\n".join(lines)
-        + "\n"
-    )
+""" + table(heads, rows)
 
 
 def partial() -> str:
@@ -132,15 +129,12 @@ def _adaptive(gpus: int, n: int, larger: int) -> Weighed:
 def images() -> str:
     large, small = _adaptive(8, 4, 8), _adaptive(16, 8, 1)
     late = ("stage1.0.d", "stage2.0.d", "stage3.0.d", "stage4.0.d")
-    lines = [
-        "| 3x3 convolution of stage | four images of 1,792 x 1,792 on 8 | eight of 224 x 224 on 16 |",
-        "|---|---|---|",
+    heads = ("3x3 convolution of stage", "four images of 1,792 x 1,792 on 8", "eight of 224 x 224 on 16")
+    rows = [
+        (str(number), *(", ".join(one.products()[name]) for one in (large, small)))
+        for number, name in enumerate(late, 1)
     ]
-    for number, name in enumerate(late, 1):
-        cells = (", ".join(one.products()[name]) for one in (large, small))
-        lines.append(f"| {number} | {' | '.join(cells)} |")
-    return (
-        f"""\
+    return f"""\
 ### Wide-ResNet-50-2 with fewer images than GPUs
 
 Splits along the mesh's axes (8: {", ".join(str(axis.size) for axis in large.axes)}; 16:
@@ -150,14 +144,11 @@ rows (i); small ones by examples and, where layers are wide, by channels (p, q),
 do not
 pay.
 
-"""
-        + "\n".join(lines)
-        + "\n"
-    )
+""" + table(heads, rows)
 
 
 def experts() -> str:
-    lines = ["| model | on | experts' products | all-to-alls of slots, a turn |", "|---|---|---|---|"]
+    rows = []
     for name, gpus in (("mixtral-8x7b", 8), ("qwen3-30b-a3b", 16)):
         mesh = of_cluster(CLUSTER, gpus)
         axes = mesh.axes(tuple((level.size,) for level in mesh.levels))
@@ -166,5 +157,6 @@ def experts() -> str:
         split = next(options for node, options in best.products().items() if "expert" in node)
         moved = [one for one in collectives(costs, axes, best.rows) if one.kind is Kind.ALL_TO_ALL]
         told = ", ".join(sorted({f"{one.phase} over {one.level}" for one in moved}))
-        lines.append(f"| {name} | {gpus} | {', '.join(split)} | {told} |")
-    return "### Experts\n\nOne sequence for each GPU, a level one axis, proved optimum.\n\n" + "\n".join(lines) + "\n"
+        rows.append((name, str(gpus), ", ".join(split), told))
+    shown = table(("model", "on", "experts' products", "all-to-alls of slots, a turn"), rows)
+    return f"### Experts\n\nOne sequence for each GPU, a level one axis, proved optimum.\n\n{shown}"

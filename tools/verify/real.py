@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,11 +24,10 @@ from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan
 from symconfig.units import GIB, MIB
 from symconfig.verify.checks import Compared
-from tools.pages import EVIDENCE, ROOT
+from tools.pages import EVIDENCE, ROOT, fill, table
 
 JOBS = Path(__file__).with_suffix(".yaml")
 PAGE = EVIDENCE / "built.md"
-TABLE = re.compile(r"(<!-- real: written by `python -m tools verify real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
 # The columns, each with what the frameworks' checks call it.
 QUANTITIES = {
     "parameters": ("parameters", "parameters before ZeRO"),
@@ -104,9 +102,8 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
 def markdown(judged: Sequence[Judged]) -> str:
     """One row a model: the largest real number of its ranks, and how far off symconfig is."""
     heads = ("model", "on", "layout", "ranks", *QUANTITIES, "check")
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for item in judged:
-        cells = (
+    rows = (
+        (
             item.job["model"],
             f"{item.job['gpus']:,} x {item.job['cluster']}",
             _layout(item.plan),
@@ -114,8 +111,9 @@ def markdown(judged: Sequence[Judged]) -> str:
             *(_cell(_of(item.compared, names)) for names in QUANTITIES.values()),
             f"{'failed, ' if item.code else ''}{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        for item in judged
+    )
+    return table(heads, rows)
 
 
 def _layout(plan: Plan) -> str:
@@ -145,13 +143,6 @@ def _differences(items: Sequence[Compared]) -> str:
     return f"{low:+.2g} %" if low == high else f"{low:+.2g} to {high:+.2g} %"
 
 
-def in_page(text: str, table: str) -> str:
-    """The page with this table."""
-    if not TABLE.search(text):
-        sys.exit("docs/evidence/built.md has no place for the table of real ranks")
-    return TABLE.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", metavar="TEXT", default="", help="only models whose name holds this; writes nothing")
@@ -164,8 +155,7 @@ def main() -> int:
                 done = judged[-1]
                 said = "; ".join(done.failures) or f"{len(done.compared)} numbers compared"
                 print(f"{done.seconds:6.1f} s  {job['model']}: exit {done.code}, {said}", file=sys.stderr)
-    table = markdown(judged)
-    print(table)
+    print(markdown(judged))
     if not arguments.only:
-        PAGE.write_text(in_page(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
+        fill(PAGE, {"real": markdown(judged)})
     return 0 if all(item.code == 0 for item in judged) else 1

@@ -218,13 +218,6 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
     return share
 
 
-def change(
-    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
-) -> Array | float:
-    """Return the cost of bringing a tensor from layout `given` into `taken`. amount: of the whole tensor."""
-    return total(moves(given, taken, amount, rates))
-
-
 def total(run: Iterable[Move]) -> Array | float:
     """Return the sum of the costs of moves, each counted only where it happens; 0.0 for none."""
     cost: Any = 0.0

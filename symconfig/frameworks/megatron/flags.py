@@ -74,7 +74,7 @@ class FlagTable:
                 position += 1
             flag = self.flags.get(name)
             if flag is None:
-                has = [v for v in versions() if flags(v).known(name)]
+                has = list(destination_by_version(name))
                 need = " to ".join(dict.fromkeys((has[0], has[-1]))) if has else None
                 hint = nearest(name, self.flags, most=1, alike=0.75)
                 what = f"is not an option of Megatron-LM {self.version}"
@@ -229,12 +229,12 @@ def flags(version: str) -> FlagTable:
     bit = 1 << data["versions"].index(version)
     by_name: dict[str, Flag] = {}
     for name, rows in data["flags"].items():
-        for mask, spec, default, *dest in rows:
+        for mask, spec, default, *more in rows:
             if mask & bit:
                 kind, type_, nargs, choices = data["specs"][spec]
                 by_name[name] = Flag(
                     name=name,
-                    dest=dest[0] if dest else name.lstrip("-").replace("-", "_"),
+                    dest=_dest(name, spec, default, *more),
                     kind=kind,
                     type=type_,
                     nargs=nargs,
@@ -270,6 +270,18 @@ def _by_dest(version: str) -> dict[str, list[Flag]]:
     return by_dest
 
 
+@cache
+def destination_by_version(name: str) -> dict[str, str]:
+    """Return the destination of an option by version, oldest first; {} for an unknown option. name: with its dashes."""
+    rows = json_data(DATA)["flags"].get(name, ())
+    return {v: _dest(name, *more) for at, v in enumerate(versions()) for mask, *more in rows if mask >> at & 1}
+
+
+def _dest(name: str, spec: int, default: str, dest: str | None = None) -> str:
+    """Return the destination of a row of an option: what it states, or the option's name with underscores."""
+    return dest or name.lstrip("-").replace("-", "_")
+
+
 def first_with(name: str) -> str | None:
     """Return the oldest version that has an option; None if none has. name: with its dashes."""
-    return next((version for version in versions() if flags(version).known(name)), None)
+    return next(iter(destination_by_version(name)), None)

@@ -209,7 +209,6 @@ OF_ATTENTION = frozenset(("outside experts", "all", "full iteration"))  # graphs
 UNGRAPHED_LAYERS = frozenset(("none", "full iteration"))  # no graph of a layer
 OF_MLP = frozenset(("all", "full iteration"))
 
-CORE = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 CAPACITY = HYBRIDEP | {"expert_capacity": 1.5}
 _OF_GRAPHS = partial(Constraint, about="cuda_graphs")
 GRAPHS_GPU = _OF_GRAPHS(
@@ -274,7 +273,8 @@ GRAPHS_DROPOUT = _OF_GRAPHED(
     ),
     rule="CUDA graphs recompute no dropout",
     got="{p.cuda_graphs}",
-    example={"cuda_graphs": "all", "attention_dropout": 0.1} | CORE,
+    example={"cuda_graphs": "all", "attention_dropout": 0.1}
+    | {"recompute": "selective", "recompute_modules": ("core_attn",)},
 )
 FULL_ITERATION_EXPERTS = _OF_GRAPHS(
     name="full iteration of counted experts",
@@ -304,14 +304,12 @@ CAPACITY_WIDTH = _OF_CAPACITY(
     source="megatron/core/transformer/moe/experts.py, _is_fused_impl_supported",
     example=CAPACITY | {"ep": 4, "etp": 2},
 )
-STASH_CAPACITY = _OF_CAPACITY(
+STASH_CAPACITY = Constraint(
     name="paged stash without a capacity",
     predicate=lambda f, p: p.paged_stash & (p.expert_capacity == 0),
     rule="a paged stash needs an expert capacity",
     about="paged_stash",
-    got=None,
     hint="pin expert_capacity=1.5 and dispatcher=hybridep",
-    since=None,
     source=CONFIG,
     example=HYBRIDEP | {"paged_stash": True, "expert_capacity": 0.0},
 )

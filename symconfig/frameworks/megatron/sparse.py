@@ -17,11 +17,7 @@ SINCE = "core_v0.19.0"
 VARIANT, NAME = "--experimental-attention-variant", "dsa"
 # Fields of an indexer by the option's destination.
 SIZES = MappingProxyType(
-    {
-        "dsa_indexer_n_heads": "index_n_heads",
-        "dsa_indexer_head_dim": "index_head_dim",
-        "dsa_indexer_topk": "index_topk",
-    }
+    {"dsa_indexer_n_heads": "index_n_heads", "dsa_indexer_head_dim": "index_head_dim", "dsa_indexer_topk": "index_topk"}
 )
 FREQUENCY, OFFSET = "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset"
 LOSS, OF_CHOSEN = "dsa_indexer_loss_coeff", "dsa_indexer_use_sparse_loss"

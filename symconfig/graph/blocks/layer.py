@@ -14,13 +14,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.common import IN_LINEAR, gather, linear, norm, projected, residual
 from symconfig.graph.blocks.mlp import experts, mlp
-from symconfig.graph.blocks.streams import (
-    add_layer_input,
-    layer_inputs,
-    read_streams,
-    stream_dims,
-    write_streams,
-)
+from symconfig.graph.blocks.streams import add_layer_input, layer_inputs, read_streams, stream_dims, write_streams
 from symconfig.graph.blocks.vision import FEATURES, merge_images
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Element, Leg, Scratch, Tensor, Use

@@ -15,11 +15,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import count
+from symconfig.plans import TOP
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.plans.sentences import batch_nearby
 from symconfig.render import own_target, render, shared, target_of
-from symconfig.runs.best import TOP, best_plan
+from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint.folder import Checkpoint, shown
 from symconfig.runs.checkpoint.loadable import Saving, loadable, of_folder, savings
 from symconfig.runs.checkpoint.table import Loadable, table

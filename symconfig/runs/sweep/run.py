@@ -27,7 +27,8 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import FailedError, InfeasibleError, SymconfigError
 from symconfig.install import VERSION
-from symconfig.runs.best import TOP, best_plan
+from symconfig.plans import TOP
+from symconfig.runs.best import best_plan
 from symconfig.runs.sweep.columns import COLUMNS, Value, inputs, planned
 from symconfig.runs.sweep.job import Point
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.rates import Move, change, elements, local
+from symconfig.cost.partition.rates import Move, elements, local, total
 from symconfig.cost.partition.rates import moves as array_moves
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.dims import Monomial
@@ -32,7 +32,9 @@ def columns(rows: NDArray[np.int64], shape: tuple[int, ...] = (-1, 1)) -> list[C
 def cost(before: tuple[int, ...], after: tuple[int, ...]) -> float:
     rates = elements(AXES)
     return float(
-        np.asarray(change(columns(np.array([before])), columns(np.array([after]), (1, -1)), AMOUNT, rates)).item()
+        np.asarray(
+            total(array_moves(columns(np.array([before])), columns(np.array([after]), (1, -1)), AMOUNT, rates))
+        ).item()
     )
 
 
@@ -128,7 +130,8 @@ def test_many_pairs_at_once_are_each_pair_by_itself(
 ) -> None:
     rates = elements(AXES)
     table = np.broadcast_to(
-        change(columns(np.array(first)), columns(np.array(second), (1, -1)), AMOUNT, rates), (len(first), len(second))
+        total(array_moves(columns(np.array(first)), columns(np.array(second), (1, -1)), AMOUNT, rates)),
+        (len(first), len(second)),
     )
     for i, before in enumerate(first):
         for j, after in enumerate(second):

@@ -11,7 +11,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.cost.partition.links import FORBIDDEN, codes, digits, every, moved_cost
-from symconfig.cost.partition.rates import Prices, Rate, change, local
+from symconfig.cost.partition.rates import Prices, Rate, local, moves
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.descriptor.model import ModelDescriptor
@@ -117,7 +117,8 @@ def test_a_number_has_the_cost_and_the_shares_of_its_layouts(some: list[tuple[in
     both = zip((given_rows, taken_rows), ((-1, 1), (1, -1)), strict=True)
     a, b = ([PLACES[column].reshape(shape) for column in r.T] for r, shape in both)
     table, at = every(speeds), codes(digits(PLACES[:, None], PLACES), given_rows, taken_rows)
-    np.testing.assert_allclose(moved_cost(table, AMOUNT)[at], np.zeros(at.shape) + change(a, b, AMOUNT, speeds), 1e-12)
+    cost = np.zeros(at.shape) + rates.total(moves(a, b, AMOUNT, speeds))
+    np.testing.assert_allclose(moved_cost(table, AMOUNT)[at], cost, 1e-12)
     for share, places in zip(table.shares, (a, b), strict=True):
         np.testing.assert_allclose(share[at], np.zeros(at.shape) + local(places, speeds))
     same = np.logical_and.reduce([np.zeros(at.shape, bool) | (x == y) for x, y in zip(a, b, strict=True)])

@@ -17,7 +17,8 @@ from symconfig.descriptor.tuning import Lengths
 from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import targets, verl
+from symconfig.render import targets
+from symconfig.render.rl import verl
 from symconfig.runs.rl.phases import GAPS
 from symconfig.solve.lengths import quantiles
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases

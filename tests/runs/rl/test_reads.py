@@ -22,7 +22,7 @@ from symconfig.existing.recover.rl.step import Packed
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import READING
-from symconfig.render import nemo_rl, openrlhf, slime, verl
+from symconfig.render.rl import nemo_rl, openrlhf, slime, verl
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
 from symconfig.runs.rl.layouts import Question

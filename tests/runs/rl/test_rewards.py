@@ -20,7 +20,8 @@ from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import REWARDED, REWARDING
-from symconfig.render import openrlhf, render, slime, verl
+from symconfig.render import render
+from symconfig.render.rl import openrlhf, slime, verl
 from symconfig.runs.rl.engine import ASLEEP_BYTES
 from tests.runs.rl.support import phase, section
 

@@ -19,7 +19,7 @@ from symconfig.format import picked, seconds
 from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.rl import BUSIEST
-from symconfig.render import verl
+from symconfig.render.rl import verl
 from symconfig.report.page import plan_page
 from symconfig.report.rl import blocks, compared
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN

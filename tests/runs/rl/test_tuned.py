@@ -21,7 +21,8 @@ from symconfig.format import gib
 from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import openrlhf, render, tuners
+from symconfig.render import render, tuners
+from symconfig.render.rl import openrlhf
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
 from symconfig.solve.lengths import documents, longest_of

@@ -1,0 +1,1 @@
+"""Plan -> files of programs of reinforcement learning; `render.learning` is what they have alike."""
