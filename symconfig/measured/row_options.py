@@ -138,7 +138,7 @@ _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "fused_rmsnorm": ("fused_norm", {}),
 }
 # Options of rows alone, by name -> their types.
-_KINDS: Mapping[str, Any] = {
+_TYPES: Mapping[str, Any] = {
     **KINDS,
     **dict.fromkeys(("activation_offload", "async_tp", "moe_a2a", "packed_single_sample", "torch_compile"), bool),
     **dict.fromkeys(("embedding_counts_as_layer", "loss_counts_as_layer", "optimizer_offload", "param_offload"), bool),
@@ -304,8 +304,8 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
                 raise _not_understood(theirs, word, meanings)
             meant = meanings[known] if meanings else word
             spelled |= {} if meant is None else {ours: meant}
-    for name in spelled.keys() & _KINDS.keys():
-        kind, value = _KINDS[name], spelled[name]
+    for name in spelled.keys() & _TYPES.keys():
+        kind, value = _TYPES[name], spelled[name]
         allowed = get_args(kind) if get_origin(kind) is Literal else ()
         try:
             spelled[name] = TypeAdapter(kind).validate_python(known_word(value, allowed) or value, strict=kind is bool)

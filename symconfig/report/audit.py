@@ -35,7 +35,7 @@ FORMATS = {
     "nemo-rl": "YAML of NeMo-RL",
 }
 
-_ARGUMENTS = "YAML of arguments"  # of a program around Transformers
+_YAML_OF_ARGUMENTS = "YAML of arguments"  # of a program around Transformers
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -90,7 +90,7 @@ def read(audit: Audit) -> str:
     others = [text.file for text in reading.texts[1:]]
     companions = f" (with {', '.join(others)})" if others else ""
     guessed = " (guessed; --megatron-version states it)" if reader.version_guessed else ""
-    kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
+    kind = _YAML_OF_ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
     return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {reader.version}{guessed}"
 
 

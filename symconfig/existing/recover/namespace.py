@@ -11,7 +11,17 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place, problem_at
-from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, defaults, flags, option, parsed, versions
+from symconfig.frameworks.megatron.flags import (
+    Flag,
+    FlagTable,
+    Value,
+    defaults,
+    flags,
+    option,
+    parsed,
+    versions,
+    versions_with,
+)
 
 
 class Namespace(Mapping[str, Value]):
@@ -166,8 +176,8 @@ def _of_nearest_version(name: str, version: str) -> Flag | None:
     """Return the option as the nearest version has it (of two the earlier); None if no version has it. Cached."""
     order = versions()
     mine = order.index(version)
-    having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
-    return flags(having[0]).flags[name] if having else None
+    having = min(versions_with(name), key=lambda v: abs(order.index(v) - mine), default=None)
+    return None if having is None else flags(having).flags[name]
 
 
 def version_of(names: Sequence[str]) -> str:

@@ -280,7 +280,7 @@ def _value(facts: DeepSpeedFacts, name: str) -> Any:
     return DERIVED[name](facts) if name in DERIVED else _key(facts, name)
 
 
-def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
+def _refusal(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
     """Return sentence and hint of the first constraint of `names` that is known to fail; None if none is."""
     fixed, point = Fixed() if facts.model is None else Fixed.of(facts.model), _point(facts)
     for constraint in failing([TABLE[name] for name in names.split()], fixed, point):
@@ -309,7 +309,7 @@ def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row
     The row's `fails` names constraints; the first failing one supplies sentence and hint; None if none fails.
     """
     if "fails" in row:
-        if (failed := _failing(facts, row["fails"])) is None:
+        if (failed := _refusal(facts, row["fails"])) is None:
             return None
         texts["what"], texts["hint"] = failed
     return facts.tree.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
@@ -317,7 +317,7 @@ def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row
 
 NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {
     "stated": lambda facts, path: path.rpartition(".")[2] in facts.section(*path.split(".")[:-1]),  # with any value
-    "fails": lambda facts, name: _failing(facts, name) is not None,
+    "fails": lambda facts, name: _refusal(facts, name) is not None,
 }
 LANGUAGE = Language(_value, _problem, NAME_TESTS, bases_of("deepspeed"))
 

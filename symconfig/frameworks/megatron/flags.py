@@ -74,11 +74,9 @@ class FlagTable:
                 position += 1
             flag = self.flags.get(name)
             if flag is None:
-                has = [v for v in versions() if flags(v).known(name)]
-                need = " to ".join(dict.fromkeys((has[0], has[-1]))) if has else None
                 hint = nearest(name, self.flags, most=1, alike=0.75)
                 what = f"is not an option of Megatron-LM {self.version}"
-                problems.append(Problem(what, field=name, need=need, hint=hint))
+                problems.append(Problem(what, field=name, need=lifetime(name), hint=hint))
                 continue
             try:
                 parsed(flag, values, name)
@@ -270,6 +268,17 @@ def _by_dest(version: str) -> dict[str, list[Flag]]:
     return by_dest
 
 
+def versions_with(name: str) -> tuple[str, ...]:
+    """Return the versions that have an option, oldest first; () if none has. name: with its dashes."""
+    return tuple(version for version in versions() if flags(version).known(name))
+
+
 def first_with(name: str) -> str | None:
     """Return the oldest version that has an option; None if none has. name: with its dashes."""
     return next((version for version in versions() if flags(version).known(name)), None)
+
+
+def lifetime(name: str) -> str | None:
+    """Return the first and the last version that have an option, as "core_v0.12.0 to main"; None if none has."""
+    having = versions_with(name)
+    return " to ".join(dict.fromkeys((having[0], having[-1]))) if having else None

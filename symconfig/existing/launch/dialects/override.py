@@ -60,10 +60,12 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
     span = tree.spans[here]
     start = span.key or span.value
     place = Place(start.file, start.start, max(start.end, span.value.end), start.line, start.column)
-    yield Entry(path, value, tuple(_words(tree, here, value)), place, ".".join(str(part) for part in (*at, *path)))
+    yield Entry(
+        path, value, tuple(_words_of_value(tree, here, value)), place, ".".join(str(part) for part in (*at, *path))
+    )
 
 
-def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
+def _words_of_value(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
     """Yield a word for a scalar, or for each scalar item of a list (null too; no nested ones); none for null."""
     if isinstance(value, list):
         for index, item in enumerate(value):
