@@ -19,10 +19,10 @@ from symconfig.plans.configuration import Configuration, Precision, ZeroStage
 from symconfig.schedule.timeline import Start
 from symconfig.units import MIB
 
-DETERMINISTIC_WORKSPACE = float(8 * 4 * MIB)  # it wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
+_DETERMINISTIC_WORKSPACE = float(8 * 4 * MIB)  # it wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
 # Of deterministic attention, over the newest flash kernel's (Transformer Engine, dot_product_attention/utils.py):
 # cuDNN's on Hopper, elsewhere version 2 of flash attention. Blackwell came with kernels of its own.
-DETERMINISTIC_RATE = {"blackwell": 0.5}
+_DETERMINISTIC_RATE = {"blackwell": 0.5}
 
 
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
@@ -172,7 +172,7 @@ def _deterministic(architecture: str) -> dict[str, Any]:
     """Return the fields of a framework that --deterministic-mode changes: cuBLAS's workspace, and the rate of
     attention.
     """
-    return {"torch_workspace": DETERMINISTIC_WORKSPACE, "attention_rate": DETERMINISTIC_RATE.get(architecture, 1.0)}
+    return {"torch_workspace": _DETERMINISTIC_WORKSPACE, "attention_rate": _DETERMINISTIC_RATE.get(architecture, 1.0)}
 
 
 FULL_ITERATION = "full_iteration"  # of --cuda-graph-impl, before of --cuda-graph-scope: one graph, none of a layer
