@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention
 from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import InputError, nearest
-from symconfig.frameworks.megatron.adapters import FUSED
+from symconfig.frameworks.megatron.adapters import peft_names
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.measured.row_options import RowOptions
 
@@ -89,15 +89,15 @@ def _letters(name: str) -> str:
 
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
-    """Return the LoRA adapter's fields: those of the row over its source's, with Megatron's names of fused layers
-    replaced. Raise InputError if neither states any.
+    """Return the LoRA adapter's fields: those of the row over its source's, with Megatron-Bridge's names replaced.
+    Raise InputError if neither states any.
     """
     adapter = assumption.lora.model_dump(mode="json") if assumption.lora else {}
     stated = row.model.lora or {}
     adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
     if not adapter:
         raise InputError("rank and targets of LoRA are not stated", field="model.lora")
-    return adapter | {"target_modules": [FUSED.get(name, name) for name in adapter["target_modules"]]}
+    return adapter | {"target_modules": [peft_names(name)[0] for name in adapter["target_modules"]]}
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:

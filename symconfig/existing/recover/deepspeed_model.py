@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from symconfig.descriptor import hub
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Adapter, AdapterTarget
+from symconfig.descriptor.sections import QWEN_TARGETS, Adapter, AdapterTarget
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import Arguments
@@ -28,7 +28,7 @@ _TARGETS = ("lora_target_modules", "lora_target", "lora_modules", "target_module
 FOUR_BITS = ("qlora", "load_in_4bit", "use_4bit", "quantization_bit", "bits")
 _ALL = {"all", "all-linear", "all_linear", "ALL"}
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_LINEAR_QWEN = ("c_attn", "c_proj", "w1", "w2")
+_LINEAR_QWEN = tuple(sorted(QWEN_TARGETS))
 _PEFT_RANK = 8  # peft/tuners/lora/config.py; its default modules of Llama-like models are the next
 _PEFT_TARGETS = ("q_proj", "v_proj")
 

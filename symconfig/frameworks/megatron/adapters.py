@@ -32,6 +32,12 @@ _WHOLE = ({"linear_q", "linear_k", "linear_v"}, {"linear_fc1_gate", "linear_fc1_
 _OF_THE_MLP = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
 
 
+def peft_names(module: str) -> tuple[str, ...]:
+    """Return PEFT's names of Megatron-Bridge's module, that of a model with a gate first; any other name is its own."""
+    name = (FUSED | PARTS).get(module, module)
+    return (name, "up_proj") if module == "linear_fc1" else (name,)
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Megatron-Bridge's class of adapters, and its target modules in Megatron's order."""

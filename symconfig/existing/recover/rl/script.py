@@ -27,7 +27,7 @@ from symconfig.existing.recover.zoo import zoo_match
 from symconfig.formats.keys import Keys, Trainer
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.renamed import MS_SWIFT
-from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
+from symconfig.frameworks.megatron.adapters import FUSED, peft_names, refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
 
@@ -64,8 +64,7 @@ def adapted_modules(given: Iterable[str]) -> tuple[str, ...]:
     named = tuple(given)
     if not named or {"all-linear", "all", ""} & {*named}:
         return tuple(FUSED.values())
-    known: Mapping[str, str] = {**FUSED, **PARTS}
-    return tuple(known.get(name, name) for name in named)
+    return tuple(peft_names(name)[0] for name in named)
 
 
 def megatron_options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
