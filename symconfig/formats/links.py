@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from symconfig.formats.layer_pattern import pattern
-from symconfig.frameworks.megatron.flags import FlagTable, first_with, flags, versions
+from symconfig.frameworks.megatron.flags import FlagTable, first_with, flags, versions_with
 
 OPEN = object()  # what a link reads where its option leaves the field to whatever else says it
 Values = Mapping[Any, Any]
@@ -168,5 +168,4 @@ def value_of(model: Any, field: str) -> Any:
 @cache
 def destinations(option: str) -> tuple[str, ...]:
     """Return the parser's destinations of an option over all releases, newest first; () for an unknown option."""
-    having = [flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option)]
-    return tuple(dict.fromkeys(flag.dest for flag in having))
+    return tuple(dict.fromkeys(flags(version).flags[option].dest for version in reversed(versions_with(option))))

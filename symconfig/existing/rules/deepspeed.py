@@ -14,6 +14,7 @@ from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed import mismatches as trainer_mismatches
+from symconfig.existing.recover.deepspeed_model import four_bits
 from symconfig.existing.rules.rule import Check, Language, Lookup, Row, bases_of, rules_of
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
 from symconfig.frameworks import shared
@@ -240,12 +241,9 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield a problem for 4-bit weights under ZeRO-3 without --bnb_4bit_quant_storage: they cannot be sharded."""
-    names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
-    option, text = given.find(*names), given.text(*names)
-    whole = text is not None and text.lower() in ("4", "", "true", "1") and not given.given("bnb_4bit_quant_storage")
-    if facts.stage == 3 and whole:
-        loader = option.spelled if option else "the program"
-        what = f"stage 3 does not split the 4-bit weights that {loader} loads: every GPU holds all of them"
+    option = four_bits(facts.arguments)
+    if facts.stage == 3 and option is not None and not facts.arguments.given("bnb_4bit_quant_storage"):
+        what = f"stage 3 does not split the 4-bit weights that {option.spelled} loads: every GPU holds all of them"
         yield facts.tree.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")
 
 
