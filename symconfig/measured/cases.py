@@ -175,8 +175,9 @@ def _of_arguments(row: Row, options: RowOptions, model: ModelDescriptor | None) 
     model: None: that of the arguments, if they state its shape, else the row's. Raises InputError for arguments that
     are not predicted.
     """
-    assumption, p = options.assumption, row.parallel
-    arguments = {**(row.options.megatron_args or {}), **(assumption.options.get("megatron_args") or {})}
+    assumption, p, arguments = options.assumption, row.parallel, row.options.megatron_args or {}
+    if isinstance(assumed := assumption.options.get("megatron_args"), dict):
+        arguments = arguments | assumed
     names, table = by_destination(arguments), flags(version_of([f"--{name}" for name in arguments]))
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
     tp, pp, cp = (p.get(degree, 1) for degree in ("tp", "pp", "cp"))
