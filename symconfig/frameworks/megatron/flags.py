@@ -282,3 +282,12 @@ def lifetime(name: str) -> str | None:
     """Return the first and the last version that have an option, as "core_v0.12.0 to main"; None if none has."""
     having = versions_with(name)
     return " to ".join(dict.fromkeys((having[0], having[-1]))) if having else None
+
+
+@cache
+def flag_near(name: str, version: str) -> Flag | None:
+    """Return the option as the nearest version has it (of two the earlier); None if no version has it. Cached."""
+    order = versions()
+    mine = order.index(version)
+    having = min(versions_with(name), key=lambda v: abs(order.index(v) - mine), default=None)
+    return None if having is None else flags(having).flags[name]

@@ -148,6 +148,8 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
     plain_pipeline = c.pp > 1 and c.vpp == 1
     if c.zero_stage == 1 and shared and c.overlap_grad_reduce and c.overlap_param_gather == plain_pipeline:
         gathers = Start.ON_DEMAND if plain_pipeline else Start.APART
+    rate = _DETERMINISTIC_RATE.get(architecture, 1.0)
+    deterministic = {"torch_workspace": _DETERMINISTIC_WORKSPACE, "attention_rate": rate}
     switches = Switches(
         implementation=implementation,
         bytes={"gradient": float(c.grad_bytes)},
@@ -158,7 +160,7 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "graphed": GRAPHED[c.cuda_graphs],
             "microbatch_group": c.group if c.group != c.pp else 0,  # 0: as many as stages, as without the option
-            **(_deterministic(architecture) if names.get("deterministic_mode") else {}),
+            **(deterministic if names.get("deterministic_mode") else {}),
         },
         reduces_beside=c.overlap_grad_reduce or not shared,
         sends_beside=names.get("overlap_p2p_comm") is not False,
@@ -166,13 +168,6 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
         pairs_microbatches=bool(names.get("overlap_moe_expert_parallel_comm")),
     )
     return switched(stepped, architecture, switches)
-
-
-def _deterministic(architecture: str) -> dict[str, Any]:
-    """Return the fields of a framework that --deterministic-mode changes: cuBLAS's workspace, and the rate of
-    attention.
-    """
-    return {"torch_workspace": _DETERMINISTIC_WORKSPACE, "attention_rate": _DETERMINISTIC_RATE.get(architecture, 1.0)}
 
 
 FULL_ITERATION = "full_iteration"  # of --cuda-graph-impl, before of --cuda-graph-scope: one graph, none of a layer

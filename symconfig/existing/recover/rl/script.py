@@ -150,9 +150,7 @@ class Script:
         return stated or otherwise
 
     def sizes(self, *names: str) -> tuple[int, ...] | None:
-        """Return fields or keys as positive integers; None, with a problem of each that is not stated, unless all
-        are.
-        """
+        """Return fields or keys as positive integers; None if any is none, with a problem of each that is absent."""
         sizes = {name: self.values.whole(name) for name in names}
         self.problems += [self.problem(name, "is not said") for name in names if self.values.text(name) is None]
         known = tuple(size for size in sizes.values() if size is not None)
