@@ -139,7 +139,7 @@ class Script:
             "method": "qlora" if values.switch("adapter.quantised") else "lora",
             "r": int(rank),
             "target_modules": adapted_modules(given) if self.workers.options else plain,
-            "lora_alpha": values.number("adapter.lora_alpha"),
+            "lora_alpha": values.number("adapter.lora_alpha") or 2.0 * rank,
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
 
