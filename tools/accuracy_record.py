@@ -66,7 +66,7 @@ def _unseen_sources(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> li
 
 def _constants(calibration: Calibration) -> dict[str, Any]:
     """Record each constant of a GPU type before and after the fit, and the runs that moved it far."""
-    basis = {name: prior.basis for name, prior in priors(calibration.cluster).items()}
+    basis = {name: prior.source for name, prior in priors(calibration.cluster).items()}
     left = {item.constant: item for item in calibration.left}
     return {
         "cluster": calibration.cluster.name,

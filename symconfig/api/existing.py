@@ -107,16 +107,20 @@ def compare(audit: Audit, log: str | Path) -> Comparison:
     return compared(audit, read_log(Path(log), batch))
 
 
-def audit_answer(audit: Audit, log: Comparison | None) -> tuple[list[Block], dict[str, Any]]:
-    """Return (the screen, the JSON contract of `symconfig audit --json`) of an audit, with a log's comparison if there
-    is one: behind the audit's blocks, and as `log` of its JSON.
-    """
-    from symconfig.report.audit import blocks, to_dict
-    from symconfig.report.validation import comparison_blocks, comparison_data
+def audit_blocks(audit: Audit, log: Comparison | None = None) -> list[Block]:
+    """Return the screen of an audit, followed by a log's comparison if there is one."""
+    from symconfig.report.audit import blocks
+    from symconfig.report.validation import comparison_blocks
 
-    if log is None:
-        return blocks(audit), to_dict(audit)
-    return [*blocks(audit), *comparison_blocks(log)], to_dict(audit) | {"log": comparison_data(log)}
+    return blocks(audit) if log is None else [*blocks(audit), *comparison_blocks(log)]
+
+
+def audit_data(audit: Audit, log: Comparison | None = None) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig audit --json`, with a log's comparison as `log` if there is one."""
+    from symconfig.report.audit import to_dict
+    from symconfig.report.validation import comparison_data
+
+    return to_dict(audit) if log is None else to_dict(audit) | {"log": comparison_data(log)}
 
 
 def audit_page(audit: Audit, source: str) -> str:

@@ -40,7 +40,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     that is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after
     all other sources were printed, if one could not be read or an option is wrong.
     """
-    from symconfig.api.existing import audit_answer, audit_page, compare
+    from symconfig.api.existing import audit_blocks, audit_data, audit_page, compare
 
     problems, failed = arguments.problems, Problems()
     if len(arguments.source) > 1:
@@ -61,8 +61,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
         if len(arguments.source) > 1:
             say([source])
         log = None if arguments.log is None else failed.collect(partial(compare, done, arguments.log))
-        shown, data = audit_answer(done, log)
-        show(arguments, partial(dict, data), partial(list, shown))
+        show(arguments, partial(audit_data, done, log), partial(audit_blocks, done, log))
         if html is not None:
             write_text(html, audit_page(done, source), arguments.force)
     if audits:

@@ -187,6 +187,7 @@ FUSED_TARGETS: dict[AdapterTarget, tuple[AdapterTarget, ...]] = {
     "gate_up_proj": ("gate_proj", "up_proj", "w1", "w2"),
 }
 QWEN_TARGETS = frozenset(("c_attn", "c_proj", "w1", "w2"))  # modeling_qwen.py; every other model has the *_proj names
+FUSED_PARTS = {whole: {*names} - QWEN_TARGETS for whole, names in FUSED_TARGETS.items()}
 
 
 class Adapter(Strict):

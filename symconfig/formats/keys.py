@@ -60,6 +60,11 @@ def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, 
     }
 
 
+def unset(table: Keys, *names: str) -> dict[str, int]:
+    """Return the program's defaults of these keys, which are whole numbers, by name; 0 for a key without one."""
+    return {name: int(table[name].unset or 0) for name in names}
+
+
 def where(field: str) -> Callable[[Any], object]:
     """Return a function that gives a run's field; None where it is false, 0 or empty."""
     return lambda run: value_of(run, field) or None

@@ -116,9 +116,10 @@ BOTH = {
         **keys("logger.wandb", project="training.wandb_project", run_name="wandb_name"),
     },
 }  # fmt: skip
+ROLES = ("actor", "ref", "critic", "reward")  # models with GPUs of their own
 # What is read alone: of GPUs, the programs that train alone, and ways that no plan has.
 READ = {
-    **{f"{role}.{name}": Key("", usual) for role in ("actor", "ref")
+    **{f"{role}.{name}": Key("", usual) for role in ROLES
        for name, usual in (("num_nodes", 1), ("num_gpus_per_node", 8))},
     "ds.zpg": Key("", 1), "ds.ring_attn_size": Key("", 1), "rollout.micro_batch_size": Key("", 1),
 }  # fmt: skip
@@ -131,7 +132,7 @@ OPENRLHF = Trainer(
 # Options before 0.10: a section and a name were one word; those of DeepSpeed and some others had no section.
 _ALONE = """adam_offload param_dtype overlap_comm zpg grad_accum_dtype ring_attn_size packing_samples
             attn_implementation use_liger_kernel load_in_4bit zero_stage"""
-OLD = {f"{role}_{name}": f"{role}.{name}" for role in ("actor", "critic", "ref", "reward")
+OLD = {f"{role}_{name}": f"{role}.{name}" for role in ROLES
        for name in ("num_nodes", "num_gpus_per_node")} | {
     **{name: f"ds.{name}" for name in _ALONE.split()},
     **{f"lora_{name}": f"ds.lora.{name}" for name in ("rank", "alpha", "dropout")},

@@ -83,7 +83,7 @@ _NOT_BRIDGED = words(
     """
 )
 # Section -> options whose field there has the option's own name; in `model`, those of links besides.
-_SECTIONS = {
+_KEYS_BY_SECTION = {
     "model": """transformer_impl position_embedding_type rope_type add_bias_linear add_qkv_bias glu_linear_offset
         activation_func_clamp_value make_vocab_size_divisible_by mtp_loss_scaling_factor apply_rope_fusion
         bias_dropout_fusion moe_layer_freq moe_router_dtype moe_router_bias_update_rate moe_router_load_balancing_type
@@ -105,9 +105,9 @@ _SECTIONS = {
     "logger": "log_interval log_throughput tensorboard_dir wandb_project wandb_exp_name wandb_save_dir",
     "checkpoint": "ckpt_format save save_interval load",
 }
-SECTIONS = tuple(_SECTIONS)
+SECTIONS = tuple(_KEYS_BY_SECTION)
 _DTYPES = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-_OWN = {section: words(names) for section, names in _SECTIONS.items()}
+_OWN = {section: words(names) for section, names in _KEYS_BY_SECTION.items()}
 _OWN["model"] |= (LINKED | RUN_LINKED).difference(_NOT_BRIDGED, _DTYPES, *_OWN.values())
 BRIDGE = Renamed(
     names={dest: tuple(f"{section}.{dest}" for section, names in _OWN.items() if dest in names)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Backend
-from symconfig.formats.keys import Keys, Trainer, if_set, keys, lora, of_algorithm
+from symconfig.formats.keys import Key, Keys, Trainer, if_set, keys, lora, of_algorithm
 
 # Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
 SEQUENCE = (
@@ -76,7 +76,10 @@ class Tuner(Trainer):
         return self.names.get(bare, bare)
 
 
-def _unset(**values: str | float | bool) -> Keys:
+LORA = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+
+
+def _unset(**values: str | float | bool) -> dict[str, Key]:
     return keys("", **{name: (name, value) for name, value in values.items()})
 
 
@@ -90,10 +93,10 @@ TRL = Tuner(
     padded=True,
     keys=_unset(
         per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=True, bf16=True,
-        max_length=1024, dtype="float32", lora_r=16, lora_alpha=32, lora_dropout=0.05, num_generations=8,
+        max_length=1024, dtype="float32", num_generations=8,
         max_completion_length=512, num_iterations=1, beta=0.0, use_vllm=False, vllm_mode="colocate",
         vllm_gpu_memory_utilization=0.3, vllm_tensor_parallel_size=1, vllm_enable_sleep_mode=False, entropy_coef=0.0,
-    ),
+    ) | lora(*LORA, unset=(16, 32, 0.05)),
 )  # fmt: skip
 LLAMAFACTORY = Tuner(
     name="llamafactory",
@@ -112,8 +115,8 @@ LLAMAFACTORY = Tuner(
     },
     keys=_unset(
         per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=True, bf16=False,
-        max_length=2048, lora_r=8, lora_dropout=0.0,
-    ),
+        max_length=2048,
+    ) | lora(*LORA, unset=(8, None, 0.0)),
 )  # fmt: skip
 SWIFT = Tuner(
     name="ms-swift",
@@ -138,10 +141,10 @@ SWIFT = Tuner(
         "load": "checkpoint",  # in Megatron-Core's format, called after its model where --model does not say it
     },
     keys=_unset(
-        per_device_train_batch_size=1, micro_batch_size=1, gradient_checkpointing=True, lora_r=8, lora_alpha=32,
-        lora_dropout=0.05, num_generations=8, max_completion_length=512, num_iterations=1, beta=0.04,
-        vllm_gpu_memory_utilization=0.9, vllm_tensor_parallel_size=1, sleep_level=0,
-    ),
+        per_device_train_batch_size=1, micro_batch_size=1, gradient_checkpointing=True, num_generations=8,
+        max_completion_length=512, num_iterations=1, beta=0.04, vllm_gpu_memory_utilization=0.9,
+        vllm_tensor_parallel_size=1, sleep_level=0,
+    ) | lora(*LORA, unset=(8, 32, 0.05)),
     megatron={
         "use_distributed_optimizer": ("--use-distributed-optimizer",),
         "recompute_granularity": ("--recompute-granularity", "selective"),
@@ -167,7 +170,8 @@ AXOLOTL = Tuner(
         "eval_batch_size": "per_device_eval_batch_size", "lr_scheduler": "lr_scheduler_type", "wandb_name": "run_name",
         "sequence_len": "max_length", "sample_packing": "packing", "adapter": "finetuning_type",
     },
-    keys=_unset(per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=True, max_length=512),
+    keys=_unset(per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=True, max_length=512)
+    | lora(*LORA, unset=(8, None, None)),
 )  # fmt: skip
 TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accelerate
     name="transformers",
@@ -176,7 +180,8 @@ TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accele
     switched=True,
     published=True,
     names=dict.fromkeys(SEQUENCE, "max_length"),
-    keys=_unset(per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=False, bf16=False),
+    keys=_unset(per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=False, bf16=False)
+    | lora(*LORA, unset=(8, None, None)),
 )
 TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they are started
 
@@ -190,7 +195,7 @@ def _where(field: str, **constants: object) -> Keys:
 TRL_MODEL = {
     **keys(model_name_or_path="named", dtype="dtype", attn_implementation="attention"),
     **_where("adapter", use_peft=True),
-    **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    **lora(*LORA),
     **_where("adapter.scores", lora_task_type="SEQ_CLS", lora_modules_to_save=["score"]),
     **_where("quantised", load_in_4bit=True, bnb_4bit_quant_type="nf4", use_bnb_nested_quant=True),
     **keys(bnb_4bit_quant_storage="quantised.dtype"),  # what ZeRO-3 shards
@@ -224,7 +229,7 @@ AXOLOTL_WRITTEN = {
         **keys(attn_implementation="attention"),
         **keys(adapter=lambda run: run.adapter and ("qlora" if run.quantised else "lora")),
         **_where("quantised", load_in_4bit=True),
-        **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+        **lora(*LORA),
         # Its own kernels for adapters, which it switches on by itself, are not counted with.
         **_where("adapter", lora_mlp_kernel=False, lora_qkv_kernel=False),
         **_where("adapter", lora_o_kernel=False, lora_embedding_kernel=False),

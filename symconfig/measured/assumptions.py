@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -256,8 +255,7 @@ def assumptions() -> Assumptions:
 
 @cache
 def _own() -> Assumptions:
-    with as_file(files("symconfig.measured") / "data" / "assumptions.yaml") as path:
-        return _read(path)
+    return _read(Path(__file__).with_name("data") / "assumptions.yaml")
 
 
 def _read(path: Path) -> Assumptions:

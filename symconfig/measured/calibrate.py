@@ -249,11 +249,11 @@ def calibrate(
     """
     rows, sources = [item for _, item in judged], [source for source, _ in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
-    kernels = _believed(cluster) if from_scratch else cluster.kernels
-    believed = {name: each for name in SHARES if (each := getattr(kernels, name)) and each.uncertainty > 0}
+    kernels = _with_priors(cluster) if from_scratch else cluster.kernels
+    free = {name: each for name in SHARES if (each := getattr(kernels, name)) and each.uncertainty > 0}
     parameters = tuple(
         Parameter(name, each.value, hypot(each.uncertainty, 0.0 if from_scratch else BETWEEN_SOURCES), *BOUNDS[name])
-        for name, each in believed.items()
+        for name, each in free.items()
     )
     evaluate = _evaluator(rows, kernels, parameters)
     several = from_scratch and len(set(sources)) > 1
@@ -292,7 +292,7 @@ def _mean(parts: Sequence[tuple[int, float]]) -> float:
     return sum(n * value for n, value in parts) / sum(n for n, _ in parts)
 
 
-def _believed(cluster: ClusterDescriptor) -> Kernels:
+def _with_priors(cluster: ClusterDescriptor) -> Kernels:
     """Return the cluster's kernel constants with those that it has replaced by their priors; others stay unset."""
     known = {name: prior for name, prior in priors(cluster).items() if getattr(cluster.kernels, name)}
     return cluster.kernels.model_copy(update=known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -13,15 +13,21 @@ from symconfig.descriptor.job import Backend
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.existing.recover import megatron
+from symconfig.existing.recover.namespace import printed_namespace, version_of
+from symconfig.existing.recover.run import Run, Supplied
+from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.behaviour import COMPILED, Switches, options, switched
 from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
+from symconfig.frameworks.megatron.flags import FlagTable, flags
+from symconfig.frameworks.megatron.options import by_destination, precision
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.measured.assumptions import COUNTING, OF_FRAMEWORK, SIZES, Counting, Program, assumptions
 from symconfig.measured.row_model import model_of
-from symconfig.measured.row_options import RowOptions, known_word
+from symconfig.measured.row_options import RowOptions, attention_of
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.schedule.timeline import Start
 from symconfig.solve.prospect import Setup
@@ -58,7 +64,8 @@ class Case:
 
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
-    """Return a row as model, cluster and configuration, completed by its source's assumptions, which are recorded.
+    """Return a row as model, cluster and configuration, completed by its source's assumptions, which are recorded; one
+    with Megatron-LM's arguments as an audit reads these.
 
     model, cluster: replace those of the row. Raises InputError if neither the row nor an assumption gives a needed
     field, its degrees contradict its GPUs or batch, an option is not understood, or the model's name says that the run
@@ -70,6 +77,8 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     known = assumptions()
     assumption, program = known.of(source, row), known.program(row)
     options = RowOptions(row, assumption, cluster)
+    if row.options.megatron_args:
+        return _of_arguments(row, options, model)
     nearest = _nearest(program, options)
     options.guess("software", nearest, program is None and row.software is not None)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
@@ -80,8 +89,8 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     dp = _data_parallel(row, options, tp * cp, pp, micro)
     layout = str(options.get("layout", ""))
     cut = max(1, len(expanded(layout)) // pp) if layout else assumption.vpp
-    chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else cut)
-    unstated = "vpp" not in p and pp > 1 and not row.options.megatron_args
+    chunks = p.get("vpp") or (1 if pp == 1 else cut)
+    unstated = "vpp" not in p and pp > 1
     parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
     options.tuned("vpp", chunks, parts, unstated)
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
@@ -96,7 +105,6 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         ep=ep,
         etp=_expert_tensor_parallel(row, options),
         dp=dp,
-        gtp=int(options.get("gtp", 1)),
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,
@@ -133,6 +141,62 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         documented=tuple(options.documented.items()),
         ignored=options.ignored,
         unmeasured=unmeasured,
+    )
+
+
+_SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
+_CHUNKS = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
+_OF_ALL_CHUNKS = "virtual_pipeline_model_parallel_size"  # Megatron-LM computes it from one of them
+
+
+def recovered(
+    names: Mapping[str, Any], gpus: int, cluster: ClusterDescriptor, supplied: Supplied, table: FlagTable | None = None
+) -> Run:
+    """Return the run of Megatron-LM's arguments by destination, as an audit reads it. table: as of `printed_namespace`.
+    Raises InputError.
+    """
+    chunks = {} if any(map(names.get, _CHUNKS)) else {_CHUNKS[0]: names.get(_OF_ALL_CHUNKS)}
+    return megatron.run(printed_namespace({**names, **chunks}, table), gpus, cluster, supplied)
+
+
+def of_run(run: Run, cluster: ClusterDescriptor, options: RowOptions | None = None) -> Case:
+    """Return the case of a recovered run; its assumptions are `taken`, behind those of the row's options."""
+    assumed = ((each.what, each.value) for each in (*run.described.assumed, *run.assumed))
+    taken = {} if options is None else options.taken
+    return Case(
+        model=run.described.model, cluster=cluster, configuration=run.configuration, taken=(*taken.items(), *assumed)
+    )
+
+
+def _of_arguments(row: Row, options: RowOptions, model: ModelDescriptor | None) -> Case:
+    """Return the case of a row with Megatron-LM's arguments; its degrees, batch and length replace theirs.
+
+    Its precision (bf16 or fp16, by default bf16) holds if they state none; the source's arguments replace its own.
+    model: None: that of the arguments, if they state its shape, else the row's. Raises InputError for arguments that
+    are not predicted.
+    """
+    assumption, p, arguments = options.assumption, row.parallel, row.options.megatron_args or {}
+    if isinstance(assumed := assumption.options.get("megatron_args"), dict):
+        arguments = arguments | assumed
+    names, table = by_destination(arguments), flags(version_of([f"--{name}" for name in arguments]))
+    micro, seq_length = options.batch("micro"), options.batch("seq_length")
+    tp, pp, cp = (p.get(degree, 1) for degree in ("tp", "pp", "cp"))
+    dp = _data_parallel(row, options, tp * cp, pp, micro)
+    whole = row.batch.global_ or micro * dp * (row.batch.grad_accum or 1)
+    names |= {dest: p[degree] for degree, dest in DEGREES.items() if degree in p} | {_OF_ALL_CHUNKS: p.get("vpp")}
+    names |= {"micro_batch_size": micro, "global_batch_size": whole, "seq_length": seq_length}
+    if precision(names) is None:
+        names["fp16" if options.option("precision", "bf16") == "fp16" else "bf16"] = True
+    vocabulary = row.model.vocab_size or assumption.model.get("vocab_size")
+    options.guess("vocab_size", vocabulary, row.model.vocab_size is None)
+    if model is None and not all(map(names.get, _SHAPE)):
+        model = model_of(row, options, seq_length)
+    run = recovered(names, tp * pp * cp * dp, options.cluster, Supplied(model=model, vocab_size=vocabulary), table)
+    return replace(
+        of_run(run, options.cluster, options),
+        counting=assumption.flops,
+        documented=tuple(options.documented.items()),
+        ignored=options.ignored,
     )
 
 
@@ -210,46 +274,10 @@ def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str
     return {"recompute": "selective" if modules else "none", "recompute_modules": modules, **some}
 
 
-# Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
-# half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
-# it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), and its Triton form 1.25 times
-# that (section 4.1: version 2 is 1.7 to 3.0 times as fast as version 1, 1.3 to 2.5 times as fast as that form).
-_ATTENTION: dict[str, tuple[str, float]] = {
-    "flash": ("flash", 1.0),
-    "flash2": ("flash", 0.5),
-    "flash1": ("flash", 0.28),
-    "triton": ("flash", 0.35),
-    # Transformer Engine's (dot_product_attention/utils.py): cuDNN's on Hopper, elsewhere version 2 of flash attention.
-    "deterministic": ("flash", 1.0),
-    "fused-softmax": ("fused_softmax", 1.0),
-    "unfused": ("fused_softmax", 1.0),
-    "not flash": ("fused_softmax", 1.0),
-    "torch-unfused": ("torch", 1.0),
-    "masked": ("masked", 1.0),
-}
-_BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 0.7}
-_RATE_ON = {  # where it is another than Hopper's
-    "volta": _BEFORE_HOPPER_RATE,
-    "ampere": _BEFORE_HOPPER_RATE,
-    "ada": _BEFORE_HOPPER_RATE,
-    "blackwell": {"deterministic": 0.5},  # which came with kernels of its own
-}
 # Of products whose operands have a scale for each row, over those with one scale (torchao_float8 and torchtitan: steps
 # of Llama-3-8B on H100 take 1.13 to 1.4 times as long).
 ROWWISE_RATE = 0.7
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
-
-
-def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """Return (implementation, rate relative to the newest flash kernel) of an attention kernel. name: a source's
-    spelling, in any case; InputError if unknown. architecture: the GPU's, which changes some rates.
-    """
-    spelling = known_word(name, _ATTENTION)
-    if spelling is None:
-        need = ", ".join(_ATTENTION)
-        raise InputError("is not understood", field="options.attention_kernel", got=name, need=need)
-    name, (kernel, rate) = spelling, _ATTENTION[spelling]
-    return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
 
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:

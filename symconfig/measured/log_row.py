@@ -16,16 +16,13 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, reworded
-from symconfig.existing.recover import megatron
-from symconfig.existing.recover.namespace import printed_namespace
 from symconfig.existing.recover.run import Run, Supplied
-from symconfig.measured.cases import Case, case
+from symconfig.measured.cases import Case, case, of_run, recovered
 from symconfig.measured.training_log import TrainingLog, Value
 from symconfig.units import GIB
 
 # The line about padding has the true size, however the tokenizer came by it.
 _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
-_CHUNKS = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
 _RECOMPUTE = ("recompute_granularity", "recompute_activations")
 
 
@@ -50,10 +47,7 @@ def read_back(log: TrainingLog, cluster: ClusterDescriptor, additions: Additions
         raise InputError(f"has neither a steady step time nor memory figures: {'; '.join(log.remarks)}", file=log.path)
     if log.arguments:
         run = run_of(log, cluster, additions)
-        model, fields = run.described.model, {}
-        assumed = tuple((one.what, one.value) for one in (*run.described.assumed, *run.assumed))
-        what = Case(model=model, cluster=cluster, configuration=run.configuration, taken=assumed)
-        gpus = run.configuration.world_size
+        model, fields, what, gpus = run.described.model, {}, of_run(run, cluster), run.configuration.world_size
     else:
         if additions.model is None:
             raise InputError("does not say which model it trains", file=log.path, field="model", hint="name the model")
@@ -98,11 +92,8 @@ def run_of(log: TrainingLog, cluster: ClusterDescriptor, additions: Additions) -
     names |= {name: value for name, value in given.items() if value}
     if additions.recompute is not None:
         names |= dict.fromkeys(_RECOMPUTE) | {_RECOMPUTE[0]: additions.recompute}
-    # Megatron-LM computes it from one of them, which a shortened log may lack.
-    if not any(map(names.get, _CHUNKS)) and (chunks := names.get("virtual_pipeline_model_parallel_size")):
-        names[_CHUNKS[0]] = chunks
     with reworded(lambda problem: replace(problem, file=log.path)):
-        return megatron.run(printed_namespace(names), gpus, cluster, Supplied(model=additions.model))
+        return recovered(names, gpus, cluster, Supplied(model=additions.model))
 
 
 def whole(names: Mapping[str, Value], *choices: str) -> int | None:

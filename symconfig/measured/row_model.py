@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention
 from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import InputError, nearest
-from symconfig.frameworks.megatron.adapters import FUSED
+from symconfig.frameworks.megatron.adapters import peft_names
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.measured.row_options import RowOptions
 
@@ -29,8 +29,8 @@ _ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targ
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
-    """Return the row's model: its stated fields over its arguments', over the source's, over those of the public model
-    of this name (listed or in the zoo), or typical ones.
+    """Return the row's model: its stated fields over the source's, over those of the public model of this name (listed
+    or in the zoo), or typical ones.
 
     Records the source's fields that matter. Multi-token-prediction layers are only those stated or assumed (0 else).
     Stated experts replace fields of the public model's, without a gate of the shared expert unless assumed. head_dim:
@@ -43,7 +43,7 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     fields: dict[str, Any] = (
         _zoo_model(zoo).model_dump(mode="json", by_alias=True) if zoo else _typical(stated, seq_length)
     ) | public
-    own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
+    own = {name: stated[name] for name in _PLAIN if name in stated}
     if "mtp_num_layers" in stated:
         own["num_nextn_predict_layers"] = stated["mtp_num_layers"]
     fields["num_nextn_predict_layers"] = 0  # a public model's head is often left out of a run
@@ -89,15 +89,15 @@ def _letters(name: str) -> str:
 
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
-    """Return the LoRA adapter's fields: those of the row over its source's, with Megatron's names of fused layers
-    replaced. Raise InputError if neither states any.
+    """Return the LoRA adapter's fields: those of the row over its source's, with Megatron-Bridge's names replaced.
+    Raise InputError if neither states any.
     """
     adapter = assumption.lora.model_dump(mode="json") if assumption.lora else {}
     stated = row.model.lora or {}
     adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
     if not adapter:
         raise InputError("rank and targets of LoRA are not stated", field="model.lora")
-    return adapter | {"target_modules": [FUSED.get(name, name) for name in adapter["target_modules"]]}
+    return adapter | {"target_modules": [peft_names(name)[0] for name in adapter["target_modules"]]}
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
@@ -120,23 +120,4 @@ def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
         "position": "rope" if gated else "learned",
         "attention": "gqa",
         "tie_word_embeddings": not gated,
-    }
-
-
-def _model_arguments(row: Row) -> dict[str, Any]:
-    """Return dropouts, QK norm and biases of the model from the row's Megatron-LM arguments; {} without arguments.
-
-    Dropouts are 0.1 and biases on by default; disable-bias-linear switches all off, but add-qkv-bias keeps that of QKV.
-    """
-    arguments = row.options.megatron_args
-    if not arguments:
-        return {}
-    biased = not arguments.get("disable-bias-linear")
-    return {
-        "attention_dropout": float(arguments.get("attention-dropout", 0.1)),
-        "hidden_dropout": float(arguments.get("hidden-dropout", 0.1)),
-        "qk_norm": bool(arguments.get("qk-layernorm")),
-        "mlp_bias": biased,
-        "attention_out_bias": biased,
-        "qkv_bias": biased or bool(arguments.get("add-qkv-bias")),
     }

@@ -14,19 +14,9 @@ from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.strict import PositiveInt
 from symconfig.errors import InputError
-from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
-from symconfig.frameworks.megatron.options import (
-    by_destination,
-    instances,
-    kernels,
-    recomputed,
-    weight_shards,
-    zero_stage,
-)
-from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.measured.assumptions import KINDS, Assumption, assumptions
 from symconfig.plans.configuration import ZeroStage
-from symconfig.units import GIB, MIB
+from symconfig.units import GIB
 
 # Dynamic power goes with the clock and the square of the voltage, which goes with the clock, too.
 CLOCK_OF_POWER = 1 / 3
@@ -138,7 +128,7 @@ _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "fused_rmsnorm": ("fused_norm", {}),
 }
 # Options of rows alone, by name -> their types.
-_KINDS: Mapping[str, Any] = {
+_TYPES: Mapping[str, Any] = {
     **KINDS,
     **dict.fromkeys(("activation_offload", "async_tp", "moe_a2a", "packed_single_sample", "torch_compile"), bool),
     **dict.fromkeys(("embedding_counts_as_layer", "loss_counts_as_layer", "optimizer_offload", "param_offload"), bool),
@@ -151,7 +141,6 @@ _KINDS: Mapping[str, Any] = {
 }
 # What says again what another option says, or in these words what is predicted.
 _SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
-    "megatron_args": (),
     "transformer_impl": (),
     "pipeline_schedule": (),
     "precision_setting": (),
@@ -160,36 +149,20 @@ _SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-# Options of rows -> destinations of Megatron-LM's whose values they have, with the default.
-_ARGUMENTS: Mapping[str, tuple[str, Any]] = {
-    "activation_offload": ("fine_grained_activation_offloading", False),
-    "first_layers": ("decoder_first_pipeline_num_layers", None),
-    "last_layers": ("decoder_last_pipeline_num_layers", None),
-    "layout": ("pipeline_model_parallel_layout", ""),
-    "microbatch_group": ("microbatch_group_size_per_vp_stage", 0),
-    "moe_a2a": ("overlap_moe_expert_parallel_comm", False),
-    "quantised_weights": ("fp8_param_gather", False),
-    "sequence_parallel": ("sequence_parallel", False),
-    "transformer_impl": ("transformer_impl", "transformer_engine"),
-    "vocab_multiple": ("make_vocab_size_divisible_by", MEGATRON_VOCAB_MULTIPLE),
-}
-# Overlaps of rows -> Megatron-LM's destinations, each off unless it is given.
-_OVERLAPS = {"grad_reduce": "overlap_grad_reduce", "param_gather": "overlap_param_gather", "tp_comm": "tp_comm_overlap"}
-
-
 class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
-        """Read the options of a row: those of its Megatron arguments (if any), overridden by its own; records an
-        assumed GPU, and an assumed network if the run spans nodes (of 8 GPUs unless stated) or has an unknown number of
-        GPUs. cluster: replaces the row's. Raises InputError for an option not understood or a GPU unknown.
+        """Read the options of a row; with Megatron-LM's arguments all others count as read, as they repeat them.
+
+        Records an assumed GPU, and an assumed network if the run spans nodes (of 8 GPUs unless stated) or has an
+        unknown number of GPUs. cluster: replaces the row's. Raises InputError for an option not understood or a GPU
+        unknown.
         """
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
-        own, self._unread = _spelled(row.options.model_dump(exclude_none=True))
-        given = _from_arguments(row) if own.get("megatron_args") else {}
-        self.stated, self._unused = given | own, set(own)
+        self.stated, self._unread = _spelled(row.options.model_dump(exclude_none=True))
+        self._unused = set() if row.options.megatron_args else set(self.stated)
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
@@ -304,8 +277,8 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
                 raise _not_understood(theirs, word, meanings)
             meant = meanings[known] if meanings else word
             spelled |= {} if meant is None else {ours: meant}
-    for name in spelled.keys() & _KINDS.keys():
-        kind, value = _KINDS[name], spelled[name]
+    for name in spelled.keys() & _TYPES.keys():
+        kind, value = _TYPES[name], spelled[name]
         allowed = get_args(kind) if get_origin(kind) is Literal else ()
         try:
             spelled[name] = TypeAdapter(kind).validate_python(known_word(value, allowed) or value, strict=kind is bool)
@@ -328,40 +301,32 @@ def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputErro
     return InputError("is not understood", field=f"options.{name}", got=str(value), need=need)
 
 
-def _from_arguments(row: Row) -> dict[str, Any]:
-    """Return the options that the row's Megatron-LM arguments state, with Megatron's defaults of some."""
-    names = by_destination(row.options.megatron_args or {})
-    local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
-    ends = [int(bool(names.get(f"account_for_{end}_in_pipeline_split"))) for end in ("embedding", "loss")]
-    result: dict[str, Any] = {
-        **{option: names.get(dest) or default for option, (dest, default) in _ARGUMENTS.items()},
-        "loss": "parallel",
-        **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
-        **recomputed(names),
-        "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
-        "deferred_gradients": _deferred(row),
-        "ends_as_layers": ends,
-        "overlap": {name: bool(names.get(dest)) for name, dest in _OVERLAPS.items()},
-        "etp": names.get("expert_tensor_parallel_size") or names.get("tensor_model_parallel_size") or 1,
-        "gtp": weight_shards(names),
-        "optimizer_instances": instances(names),
-    }
-    if names.get("use_megatron_fsdp"):
-        result["zero_stage"] = zero_stage(names)
-    if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
-        result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
-    if local and not names.get("use_flash_attn"):
-        fused = names.get("masked_softmax_fusion") is not False
-        result["attention_kernel"] = "fused-softmax" if fused else "torch-unfused"
-    return result
+# Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
+# half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
+# it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), and its Triton form 1.25 times
+# that (section 4.1: version 2 is 1.7 to 3.0 times as fast as version 1, 1.3 to 2.5 times as fast as that form).
+_ATTENTION: dict[str, tuple[str, float]] = {
+    "flash": ("flash", 1.0),
+    "flash2": ("flash", 0.5),
+    "flash1": ("flash", 0.28),
+    "triton": ("flash", 0.35),
+    "fused-softmax": ("fused_softmax", 1.0),
+    "unfused": ("fused_softmax", 1.0),
+    "not flash": ("fused_softmax", 1.0),
+    "torch-unfused": ("torch", 1.0),
+    "masked": ("masked", 1.0),
+}
+_RATE_BEFORE_HOPPER = {"flash2": 1.0, "flash1": 0.56, "triton": 0.7}
+_BEFORE_HOPPER = ("volta", "ampere", "ada")
 
 
-def _deferred(row: Row) -> int:
-    """Return the number of microbatches whose embedding weight gradient is deferred: the limit (all without one), at
-    most all but one; 0 without the option. A batch or dp that is not stated counts as 1.
+def attention_of(name: str, architecture: str) -> tuple[str, float]:
+    """Return (implementation, rate relative to the newest flash kernel) of an attention kernel. name: a source's
+    spelling, in any case; InputError if unknown. architecture: the GPU's, which changes some rates.
     """
-    arguments, batch = row.options.megatron_args or {}, row.batch
-    if not arguments.get("defer-embedding-wgrad-compute"):
-        return 0
-    ran = (batch.global_ or 1) // ((batch.micro or 1) * row.parallel.get("dp", 1))
-    return min(int(arguments.get("wgrad-deferral-limit") or ran), ran - 1)
+    spelling = known_word(name, _ATTENTION)
+    if spelling is None:
+        need = ", ".join(_ATTENTION)
+        raise InputError("is not understood", field="options.attention_kernel", got=name, need=need)
+    name, (kernel, rate) = spelling, _ATTENTION[spelling]
+    return kernel, _RATE_BEFORE_HOPPER.get(name, rate) if architecture in _BEFORE_HOPPER else rate

@@ -35,7 +35,7 @@ FORMATS = {
     "nemo-rl": "YAML of NeMo-RL",
 }
 
-_ARGUMENTS = "YAML of arguments"  # of a program around Transformers
+_YAML_OF_ARGUMENTS = "YAML of arguments"  # of a program around Transformers
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -90,7 +90,7 @@ def read(audit: Audit) -> str:
     others = [text.file for text in reading.texts[1:]]
     companions = f" (with {', '.join(others)})" if others else ""
     guessed = " (guessed; --megatron-version states it)" if reader.version_guessed else ""
-    kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
+    kind = _YAML_OF_ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
     return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {reader.version}{guessed}"
 
 
@@ -175,16 +175,19 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 def headline(audit: Audit) -> str:
     """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`. First whether it runs
-    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan
-    or that the run has the best one, if searched; then the numbers of findings by severity, or that nothing is wrong.
+    (unknown trainer, cannot run, not all understood, not predicted, or runs) with the predicted step if it runs; then
+    the better plan or that the run has the best one, if searched; then the numbers of findings by severity, or, without
+    any, that nothing is wrong (of a run that is predicted) or was found.
     """
     judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:
         head = "the trainer is not known"
     elif not audit.runs:
         head = "cannot run as it is"
+    elif not audit.reading.complete:
+        head = "not all of it was understood"
     else:
-        head = "runs" if audit.reading.complete else "not all of it was understood"
+        head = "nothing is predicted" if judged is None else "runs"
     if judged is not None and audit.runs:
         head += f", {rounded(step_s(judged.plan))} s a step"
     parts = [head]
@@ -195,7 +198,7 @@ def headline(audit: Audit) -> str:
         parts.append(f"{rounded(step_s(better))} s a step is possible{gain}")
     counts = {name: sum(finding.severity == name for finding in audit.findings) for name in _SEVERITIES}
     counted = ", ".join(several(number, name) for name, number in counts.items() if number)
-    return "; ".join((*parts, counted or "nothing is wrong"))
+    return "; ".join((*parts, counted or ("no problem was found" if judged is None else "nothing is wrong")))
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:

@@ -45,6 +45,7 @@ def replan_blocks(replan: Replan) -> list[Block]:
     return present(
         table.headline(replan.new),
         *caveats(replan.new),
+        replan.other_batch or "",
         closer if free else "",  # before all else: it has its checkpoint for nothing
         values("What is asked for", replan.inputs) if replan.inputs else "The job is the same as before.",
         f"Edited in the file: {edited}. The checkpoint's verdict takes the values of the file." if edited else "",
@@ -56,7 +57,6 @@ def replan_blocks(replan: Replan) -> list[Block]:
         "\n".join(f"{note[:1].upper()}{note[1:]}." for note in replan.schedule.notes),
         f"The old plan's checkpoint ({replan.checkpoint.kind}){whose}",
         *verdict(replan.checkpoint),
-        replan.other_batch or "",
         *_command(replan),
         files,
         table.footer(replan.new),

@@ -15,14 +15,10 @@ from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem, Problems, nearest
 from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.megatron.adapters import peft_names
 from symconfig.graph.model import ATTENTION_TARGETS, MLP_TARGETS, Targets, adapter_targets, without_overlap
 from symconfig.render import target_of
 
-# Megatron-Bridge's names of the layers that it adapts by default (megatron-bridge 0.3.1, peft/lora.py, LoRA).
-_OF_BRIDGE = {
-    "linear_qkv": ("qkv_proj",), "linear_proj": ("o_proj",), "linear_fc1": ("gate_up_proj", "up_proj"),
-    "linear_fc2": ("down_proj",),
-}  # fmt: skip
 ALPHA_OVER_R = 2.0  # where a job says none
 
 
@@ -103,7 +99,7 @@ def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collec
         OF_ATTENTION: [name for name in usual if name in ATTENTION_TARGETS],
         OF_MLP: [name for name in usual if name in MLP_TARGETS],
     }
-    meant = groups.get(target) or [name for name in _OF_BRIDGE.get(target, (target,)) if name in known][:1]
+    meant = groups.get(target) or [name for name in peft_names(target) if name in known][:1]
     if model.experts is not None and set(meant) & MLP_TARGETS:
         what = (
             "adapters beside experts are not planned: Transformers keeps experts as one tensor, and Megatron-Bridge "

@@ -81,10 +81,11 @@ def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log
     """Return the audit of a script and, with the log of its run, the prediction compared with the log (`log` in the
     data). Raises as `audit` and `compare`.
     """
-    from symconfig.api.existing import audit, audit_answer, compare
+    from symconfig.api.existing import audit, audit_blocks, audit_data, compare
 
     done = audit(source, cluster, gpus)
-    return audit_answer(done, None if log is None else compare(done, log))
+    compared = None if log is None else compare(done, log)
+    return audit_blocks(done, compared), audit_data(done, compared)
 
 
 def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> Answer:

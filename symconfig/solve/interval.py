@@ -14,12 +14,11 @@ stage. Time does not average out: in every layer all ranks wait for the busiest 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from statistics import NormalDist, median
 from typing import Literal
 
@@ -31,9 +30,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import NO_MIXER, Experts
 from symconfig.descriptor.task import Task
-from symconfig.format import count, several
+from symconfig.format import several
 from symconfig.graph.model import parameters
+from symconfig.resources import json_data
 
+_ACCURACY = Path(__file__).with_name("data") / "accuracy.json"
 Quantity = Literal["time", "memory"]
 KINDS = {
     "dense": "dense models",
@@ -110,7 +111,7 @@ def kind(model: ModelDescriptor) -> str:
 @cache
 def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
     """Return (ratios, spread) of one quantity from the data file. Cached."""
-    data = json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
+    data = json_data(_ACCURACY)
     ratios = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in data["ratios"])
     return tuple(each for each in ratios if each.quantity == quantity), Spread(**data["spread"][quantity])
 
@@ -206,7 +207,7 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
     models, runs = KINDS[kind(model)], same or alike or seen
     where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
     measured, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
-    basis = f"{count(measured)} held-out runs of {where}, from {several(sources, 'source')}"
+    basis = f"{several(measured, 'held-out run')} of {where}, from {several(sources, 'source')}"
     if quantity == "time" and _has_mixers(model):
         basis += "; of none with such blocks in attention's place"
     return Interval(min(low, 1.0), max(high, 1.0), basis)

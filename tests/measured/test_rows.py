@@ -30,7 +30,7 @@ from symconfig.graph.implementation import Dispatch, LossKernel
 from symconfig.measured.assumptions import KINDS, assuming
 from symconfig.measured.cases import Case, case
 from symconfig.measured.judge import judge
-from symconfig.measured.row_options import _KINDS, _SPELLED, _spelled
+from symconfig.measured.row_options import _SPELLED, _TYPES, _spelled
 from symconfig.measured.runs import read
 from symconfig.solve.predict import predict
 from symconfig.units import GIB
@@ -281,7 +281,7 @@ NAMES = {
     "software": tuple(Software.model_fields),
     "parallel": get_args(Degree),
     "batch": ("micro", "global", "grad_accum", "seq_length"),
-    "options": (*KINDS, *_KINDS, *_SPELLED, *MeasuredOptions.model_fields, "features"),
+    "options": (*KINDS, *_TYPES, *_SPELLED, *MeasuredOptions.model_fields, "features"),
     "measured": tuple(Measured.model_fields),
 }
 VALUES = (None, 0, 1, 2, 3, 7, 64, 10**6, -1, 1.5, True, False, "", "word", "full", "none", [], ["word"], {}, {"a": 1})

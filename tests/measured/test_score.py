@@ -10,7 +10,6 @@ from symconfig.cli.main import main
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.measurements import Row, load_measurements
-from symconfig.graph.implementation import ExpertKernels
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
 from symconfig.measured.judge import Judged
@@ -174,23 +173,29 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
     assert kendall(pairs) == pytest.approx(tau)
 
 
+SHAPE = "num-layers: 48, hidden-size: 6144, num-attention-heads: 64, max-position-embeddings: 2048"
+
+
+@pytest.mark.parametrize("shape", [f"{SHAPE}, ", ""])
 @pytest.mark.parametrize(
-    ("arguments", "field", "value"),
+    ("arguments", "degrees", "field", "value"),
     [
-        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", "zero_stage", 3),
-        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", "zero_stage", 1),
-        ("defer-embedding-wgrad-compute: true, wgrad-deferral-limit: 2", "deferred_gradients", 2),
-        ("defer-embedding-wgrad-compute: true", "deferred_gradients", 7),  # 8 microbatches, and one of them runs
-        ("num-distributed-optimizer-instances: 2", "optimizer_instances", 2),
-        ("tensor-model-parallel-size: 1, tensor-parallel-num-weight-shards: 4", "gtp", 4),
-        ("microbatch-group-size-per-virtual-pipeline-stage: 5", "microbatch_group", 5),
-        ("num-experts: 8", "kernels", ExpertKernels.IN_TURN),
-        ("num-experts: 8, moe-grouped-gemm: true", "kernels", ExpertKernels.GROUPED),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", {}, "zero_stage", 3),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", {}, "zero_stage", 1),
+        ("defer-embedding-wgrad-compute: true, wgrad-deferral-limit: 2", {}, "deferred_gradients", 2),
+        ("defer-embedding-wgrad-compute: true", {}, "deferred_gradients", 7),  # 8 microbatches, and one of them runs
+        ("num-distributed-optimizer-instances: 2", {}, "optimizer_instances", 2),
+        ("tensor-parallel-num-weight-shards: 4, bf16: true", {"tp": 1, "dp": 8}, "gtp", 4),
+        ("transformer-impl: local", {}, "engine", False),
+        ("no-gradient-accumulation-fusion: true", {}, "accumulated_bytes", 10.0),
     ],
 )
-def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, field: str, value: object) -> None:
-    text = run_text("a", "{memory_gb: 50.0}").replace("options: {", f"options: {{megatron_args: {{{arguments}}}, ")
-    (item,) = score(file_of(tmp_path, text)).rows
+def test_what_an_argument_list_says_of_memory(
+    tmp_path: Path, arguments: str, degrees: dict[str, int], field: str, value: object, shape: str
+) -> None:
+    """It is read as an audit reads it; what it leaves out of the model's shape and precision is the row's."""
+    given = f"options: {{megatron_args: {{{shape}{arguments}}}, "
+    (item,) = score(file_of(tmp_path, run_text("a", "{memory_gb: 50.0}", **degrees).replace("options: {", given))).rows
     found = item.case.configuration
     how = found.framework.implementation
     held = (found, found.framework, how.loss, how.experts)

@@ -66,6 +66,7 @@ def test_a_section_alone_means_task_lora_and_alpha_follows_the_rank() -> None:
     ("llama3.1-8b", "q_proj,v_proj", "deepspeed", {"q_proj", "v_proj"}),
     ("llama3.1-8b", ["attention", "down_proj"], "megatron", {"qkv_proj", "o_proj", "down_proj"}),
     ("llama3.1-8b", "linear_qkv,linear_fc1", "megatron", {"qkv_proj", "gate_up_proj"}),
+    ("llama3.1-8b", "linear_q,linear_fc1_up", "megatron", {"q_proj", "up_proj"}),
     ("gpt3-175b", "linear_fc1", "megatron", {"up_proj"}),
     ("gpt3-175b", "all-linear", "deepspeed", {"qkv_proj", "o_proj", "up_proj", "down_proj"}),  # GPT2's c_attn is fused
     ("qwen-7b", "all-linear", "deepspeed", {"c_attn", "c_proj", "w1", "w2"}),

@@ -20,6 +20,7 @@ SCHEMA = "symconfig.adapt/1"
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
 ELSE_TOO = "to write it there would change something else as well"
 KEY_TOO = "it cannot be written there so that nothing else changes"  # of a key of a JSON
+MADE = "the script writes this file out of variables, or in parts"
 NO_NEWLINE = "\\ No newline at end of file\n"
 
 
@@ -230,15 +231,29 @@ class Draft:
     def meaning(self) -> Meaning:
         return Meaning.of(self.reading)
 
+    def in_source(self, place: Place) -> Place | None:
+        """Return a place where it can be edited: for one in a file that the script writes that in the script, None if
+        the file's text does not stand there, in one piece and once; any other as it is.
+        """
+        texts = self.texts
+        if (made := texts.get(place.file)) is None or not made.made:
+            return place
+        sources = (text for text in texts.values() if not text.made and text.data.count(made.data) == 1)
+        if (text := next(sources, None)) is None:
+            return None
+        start = text.data.find(made.data)
+        return text.place(start + place.start, start + place.end)
+
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Return the draft after the first group of edits whose result is `right` by its meaning; None without one.
 
         Each group is applied in memory and the files are read again; one that makes them unreadable is passed over.
         """
         texts = self.texts
-        for edits in attempts:
-            if not edits or any(edit.place.file not in texts for edit in edits):
-                continue  # in a file that is not one of its own: a script's heredoc, a template
+        for attempt in attempts:
+            edits = [Edit(place, edit.text) for edit in attempt if (place := self.in_source(edit.place))]
+            if not edits or len(edits) < len(attempt) or any(edit.place.file not in texts for edit in edits):
+                continue  # in a file that is not one of its own, such as a template
             try:
                 changed = {file: edited(texts[file], edits) for file in {edit.place.file for edit in edits}}
                 files = {**self.files, **changed}
@@ -265,19 +280,15 @@ class Progress:
     def with_unplaced(self, option: str, now: str | None, why: str, place: Place | None = None) -> Progress:
         """Return the progress with one more value to be set by hand; unchanged if it has that already.
 
-        For a place in a file that the script itself writes, the place is that in the script, if the file's whole text
-        stands there once; that is also the reason, instead of ELSE_TOO and KEY_TOO.
+        For a place in a file that the script itself writes it is that of `Draft.in_source`; without one that is the
+        reason, instead of ELSE_TOO and KEY_TOO.
         """
         if any((item.option, item.now) == (option, now) for item in self.unplaced):
             return self
-        texts = self.draft.texts
-        if place is not None and (made := texts.get(place.file)) is not None and made.made:
-            if why in (ELSE_TOO, KEY_TOO):
-                why = "the script writes this file itself, and what it writes is not changed"
-            written = (text for text in texts.values() if text is not made and text.data.count(made.data) == 1)
-            if (text := next(written, None)) is not None:
-                before = text.data.find(made.data)
-                place = text.place(before + place.start, before + place.end)
+        if place is not None:
+            source = self.draft.in_source(place)
+            why = MADE if source is None and why in (ELSE_TOO, KEY_TOO) else why
+            place = source or place
         return replace(self, unplaced=(*self.unplaced, Unplaced(option, now, why, place)))
 
     def with_note(self, note: str) -> Progress:

@@ -129,13 +129,13 @@ class Goal:
         try:
             have = self.meaning(names, gpus)
         except InputError:
-            return [family for family in FAMILIES if any(_wishes(names, wanted, family))]
+            return [family for family in FAMILIES if any(_wishes_of_family(names, wanted, family))]
         return [
             family
             for family in FAMILIES
             if family.meaning(have.configuration) != family.meaning(goal.configuration)
             or sum(names[dest] is True for dest in family.exclusive.split()) > 1
-            or (not family.fields and any(_wishes(names, wanted, family)))
+            or (not family.fields and any(_wishes_of_family(names, wanted, family)))
         ]
 
     def meaning(self, names: Namespace, gpus: int) -> Run:
@@ -160,7 +160,7 @@ def _having(names: Namespace, dest: str) -> Setting | None:
     return names.setting(dest) or names.written.get(dest)
 
 
-def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
+def _wishes_of_family(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
     """Yield a Wish for each option to set, change or remove so that one family has the values of `wanted`.
 
     Options of a family without fields (kernels) are never removed.
@@ -181,7 +181,7 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
     The format of checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
     """
-    needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
+    needed = [wish for family in FAMILIES if family in families for wish in _wishes_of_family(now, wanted, family)]
     sharded = wanted.setting(FORMAT)
     if sharded is not None and now.given(FORMAT) and (now[FORMAT] == SHARDED) != (wanted[FORMAT] == SHARDED):
         needed.append(Wish(FORMAT, sharded.name, sharded.texts))

@@ -130,14 +130,14 @@ def instead(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 _ROOT: ContextVar[Path | None] = ContextVar("the folder outside of which nothing is read", default=None)
-ROOT = "--root"
+ROOT_OPTION = "--root"
 
 
 @contextmanager
 def below(root: str | Path | None) -> Iterator[None]:
     """Allow reading only files below this folder inside the block; None: as before. Raises InputError if it is none."""
     if root is not None and not Path(root).is_dir():
-        raise InputError("there is no such folder", field=ROOT, got=str(root))
+        raise InputError("there is no such folder", field=ROOT_OPTION, got=str(root))
     token = _ROOT.set(_ROOT.get() if root is None else Path(root).resolve())
     try:
         yield
@@ -185,7 +185,7 @@ def _bytes(path: Path, root: Path) -> bytes:
     inside = readable(root)
     if not real.is_relative_to(inside):
         got = str(real) if real != path else None
-        hint = f"{ROOT} DIR, a folder that holds both"
+        hint = f"{ROOT_OPTION} DIR, a folder that holds both"
         raise InputError(f"lies outside of {inside}", file=str(path), got=got, hint=hint)
     try:
         with opened(real) as stream:

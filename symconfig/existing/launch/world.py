@@ -137,11 +137,11 @@ def _number(text: str) -> int | None:
 
 
 def stated_numbers(settings: Sequence[Setting], usual: Mapping[str, int]) -> tuple[Mapping[str, int], World]:
-    """Return (numbers by option, World of their words); of an option that is not given the number in `usual`.
+    """Return (numbers by key, World of their words); of an option that is not given the number in `usual`.
 
     The World has only `dark`, the words of numbers, if one is unknown or not decimal digits.
     """
-    last = {each.name: each.values[-1] for each in settings if each.values}
+    last = {each.key: each.values[-1] for each in settings if each.values}
     stated = {name: last[name] for name in usual if name in last}
     if dark := tuple(word for word in stated.values() if word.unknown or not word.text.isdecimal()):
         return usual, World(dark=dark)

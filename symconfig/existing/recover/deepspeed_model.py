@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from symconfig.descriptor import hub
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Adapter, AdapterTarget
+from symconfig.descriptor.sections import QWEN_TARGETS, Adapter, AdapterTarget
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import TRUE, Arguments
 from symconfig.existing.recover.run import Assumed, Described, Supplied
 from symconfig.existing.recover.zoo import by_name, zoo_match, zoo_near
 
@@ -25,10 +25,10 @@ _ON = ("use_lora", "use_peft", "enable_lora", "lora")
 _KIND = ("finetuning_type", "train_type", "sft_type", "adapter")
 _RANK, _ALPHA, _DROPOUT = ("lora_r", "lora_rank", "lora_dim"), ("lora_alpha",), ("lora_dropout",)
 _TARGETS = ("lora_target_modules", "lora_target", "lora_modules", "target_modules")
-FOUR_BITS = ("qlora", "load_in_4bit", "use_4bit", "quantization_bit", "bits")
+_FOUR_BITS = ("qlora", "load_in_4bit", "use_4bit", "quantization_bit", "bits")
 _ALL = {"all", "all-linear", "all_linear", "ALL"}
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_LINEAR_QWEN = ("c_attn", "c_proj", "w1", "w2")
+_LINEAR_QWEN = tuple(sorted(QWEN_TARGETS))
 _PEFT_RANK = 8  # peft/tuners/lora/config.py; its default modules of Llama-like models are the next
 _PEFT_TARGETS = ("q_proj", "v_proj")
 
@@ -102,15 +102,19 @@ def _adapter(
         what, need = "adapts modules that are not known", ", ".join(_LINEAR)
         problems.append(where.problem(what, got=", ".join(wrong), need=need))
         return None
-    bits = arguments.text(*FOUR_BITS)
-    four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))
     return {
-        "method": "qlora" if four else "lora",
+        "method": "qlora" if kind == "qlora" or four_bits(arguments) else "lora",
         "r": rank,
         "target_modules": targets,
         "lora_alpha": arguments.number(*_ALPHA) or 2.0 * rank,
         "lora_dropout": arguments.number(*_DROPOUT) or 0.0,
     }
+
+
+def four_bits(arguments: Arguments) -> Setting | None:
+    """Return the setting by which weights are loaded in 4 bits; None without one."""
+    text = arguments.text(*_FOUR_BITS)
+    return arguments.find(*_FOUR_BITS) if text is not None and text.lower() in ("4", *TRUE) else None
 
 
 def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import uncounted, zoo
 from symconfig.existing.recover.fields import Fields, merged
-from symconfig.existing.recover.layers import PATTERN, expert_fields, has_experts, mixer_fields
+from symconfig.existing.recover.layers import PATTERN, expert_fields, mixer_fields
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
 from symconfig.formats import links, megatron
@@ -204,7 +204,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 def _activation(out: Fields) -> None:
     """Record in `out` the activation and whether the MLP is gated; refuse combinations that are none in the table.
 
-    Without an option: GELU without a gate, in its tanh form if fused with biases, and refused for experts.
+    Without an option: GELU without a gate, in its tanh form if fused with biases.
     """
     args = out.args
     by_option = {option: links.destinations(option)[0] for *_, options in megatron.ACTIVATIONS for option in options}
@@ -220,8 +220,6 @@ def _activation(out: Fields) -> None:
         out.refuse("these options together are no activation that is described", *dests, got=got, need=need)
     out.put("hidden_act", act or None, *_ACTIVATIONS)
     out.put("gated_mlp", gated, *_ACTIVATIONS)
-    if has_experts(out) and out.holds(*_ACTIVATIONS) and not given:
-        out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
 # Megatron-LM's own types of tokenizer that stand for one vocabulary (megatron/training/tokenizer/tokenizer.py).

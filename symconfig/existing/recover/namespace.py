@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place, problem_at
-from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, defaults, flags, option, parsed, versions
+from symconfig.frameworks.megatron.flags import FlagTable, Value, defaults, flag_near, flags, option, parsed, versions
 
 
 class Namespace(Mapping[str, Value]):
@@ -47,7 +46,7 @@ class Namespace(Mapping[str, Value]):
         """
         flag = self.table.flags.get(setting.name)
         if flag is None:
-            flag = _of_nearest_version(setting.name, self.table.version)
+            flag = flag_near(setting.name, self.table.version)
             (self.unknown if flag is None else self.foreign).append(setting)
             if flag is None:
                 return
@@ -159,15 +158,6 @@ class Namespace(Mapping[str, Value]):
     def option(self, dest: str, value: Value = True) -> str:
         """Return this version's option that sets `dest`, for a switch to `value`; --dest with dashes without one."""
         return option(self.table, dest, value) or "--" + dest.replace("_", "-")
-
-
-@cache
-def _of_nearest_version(name: str, version: str) -> Flag | None:
-    """Return the option as the nearest version has it (of two the earlier); None if no version has it. Cached."""
-    order = versions()
-    mine = order.index(version)
-    having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
-    return flags(having[0]).flags[name] if having else None
 
 
 def version_of(names: Sequence[str]) -> str:

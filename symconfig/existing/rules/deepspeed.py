@@ -14,6 +14,7 @@ from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed import mismatches as trainer_mismatches
+from symconfig.existing.recover.deepspeed_model import four_bits
 from symconfig.existing.rules.rule import Check, Language, Lookup, Row, bases_of, rules_of
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, stage_of
 from symconfig.frameworks import shared
@@ -240,12 +241,9 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield a problem for 4-bit weights under ZeRO-3 without --bnb_4bit_quant_storage: they cannot be sharded."""
-    names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
-    option, text = given.find(*names), given.text(*names)
-    whole = text is not None and text.lower() in ("4", "", "true", "1") and not given.given("bnb_4bit_quant_storage")
-    if facts.stage == 3 and whole:
-        loader = option.spelled if option else "the program"
-        what = f"stage 3 does not split the 4-bit weights that {loader} loads: every GPU holds all of them"
+    option = four_bits(facts.arguments)
+    if facts.stage == 3 and option is not None and not facts.arguments.given("bnb_4bit_quant_storage"):
+        what = f"stage 3 does not split the 4-bit weights that {option.spelled} loads: every GPU holds all of them"
         yield facts.tree.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")
 
 
@@ -280,7 +278,7 @@ def _value(facts: DeepSpeedFacts, name: str) -> Any:
     return DERIVED[name](facts) if name in DERIVED else _key(facts, name)
 
 
-def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
+def _refusal(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
     """Return sentence and hint of the first constraint of `names` that is known to fail; None if none is."""
     fixed, point = Fixed() if facts.model is None else Fixed.of(facts.model), _point(facts)
     for constraint in failing([TABLE[name] for name in names.split()], fixed, point):
@@ -309,7 +307,7 @@ def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row
     The row's `fails` names constraints; the first failing one supplies sentence and hint; None if none fails.
     """
     if "fails" in row:
-        if (failed := _failing(facts, row["fails"])) is None:
+        if (failed := _refusal(facts, row["fails"])) is None:
             return None
         texts["what"], texts["hint"] = failed
     return facts.tree.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
@@ -317,7 +315,7 @@ def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row
 
 NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {
     "stated": lambda facts, path: path.rpartition(".")[2] in facts.section(*path.split(".")[:-1]),  # with any value
-    "fails": lambda facts, name: _failing(facts, name) is not None,
+    "fails": lambda facts, name: _refusal(facts, name) is not None,
 }
 LANGUAGE = Language(_value, _problem, NAME_TESTS, bases_of("deepspeed"))
 

@@ -18,7 +18,7 @@ from symconfig.existing.rules.refused import exchanges, fails, of_constraints
 from symconfig.existing.rules.rule import BASES, OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
-from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
+from symconfig.frameworks.megatron.flags import Flag, destination_by_version, flags, parsed, versions
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
     NO_GROUPED_GEMM,
@@ -159,7 +159,7 @@ def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
     row: options that it `needs` or `excludes`, and values that others must have (`be`); `if`: conditions besides.
     """
     option, *values = key.split()
-    newest = next(flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option))
+    newest = flags([*destination_by_version(option)][-1]).flags[option]
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         """Yield a problem for each other option that the row names and that is not as it demands, if this one is given.

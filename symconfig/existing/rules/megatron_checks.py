@@ -34,7 +34,7 @@ from symconfig.existing.rules.rule import Check
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.environment import Row, applying, places
-from symconfig.frameworks.megatron.flags import flags, versions
+from symconfig.frameworks.megatron.flags import flags, lifetime, versions
 from symconfig.frameworks.megatron.hybrid import STAGE
 from symconfig.frameworks.megatron.options import flex_backend
 from symconfig.plans import pipeline_layout
@@ -265,10 +265,8 @@ def _foreign(kind: str, what: str, applies: Callable[[MegatronFacts], bool]) -> 
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         for setting in getattr(facts.names, kind) if applies(facts) else ():
-            known = [version for version in versions() if flags(version).known(setting.name)]
-            need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
             hint = OLD[setting.name].today if setting.name in OLD else meant(setting.name, facts.version)
-            yield setting.problem(what.format(facts.version), need=need, hint=hint)
+            yield setting.problem(what.format(facts.version), need=lifetime(setting.name), hint=hint)
 
     return check
 
@@ -344,7 +342,7 @@ def _clause(reason: str) -> str:
     return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
 
 
-def _places(facts: MegatronFacts) -> Mapping[str, int] | None:
+def _numbers(facts: MegatronFacts) -> Mapping[str, int] | None:
     """Return the numbers of `environment.places`; None if the ranks or the cluster's links are not known."""
     with suppress(NotKnown):
         if facts.joined is not None:
@@ -358,7 +356,7 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
     Unknown values are passed over. Raises NotKnown without a GPU architecture.
     """
     gpu, holds = facts.known(facts.architecture), lambda when: _WHEN[when](facts)
-    for row in applying(facts.version, gpu, holds, named=_places(facts)):
+    for row in applying(facts.version, gpu, holds, named=_numbers(facts)):
         if row.forced == forced:
             with suppress(NotKnown):
                 yield row, facts.variable(row.name)

@@ -77,11 +77,6 @@ def _zero(facts: MegatronFacts) -> int:
     return 3 if facts.on("use_torch_fsdp2") else options.zero_stage(facts)
 
 
-def _recompute(facts: MegatronFacts) -> str:
-    """Return the granularity of recompute; --recompute-activations overrides full recompute (validate_args)."""
-    return "selective" if facts.on("recompute_activations") else str(options.recomputed(facts)["recompute"])
-
-
 def _graphs(facts: MegatronFacts) -> str:
     """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
@@ -139,7 +134,7 @@ POINT: Mapping[str, Read] = {
     "fused_loss": options.fuses_loss,
     "grad_bytes": lambda facts: options.gradient_bytes(facts, _zero(facts)),
     "zero_stage": _zero,
-    "recompute": _recompute,
+    "recompute": lambda facts: str(options.recomputed(facts)["recompute"]),
     "recompute_modules": lambda facts: options.recomputed(facts).get("recompute_modules", ()),
     "world_size": _own("gpus"),
     **{name: _own(name) for name in ("tp", "pp")},

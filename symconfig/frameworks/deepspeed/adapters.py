@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import get_args
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import FUSED_TARGETS, QWEN_TARGETS, AdapterTarget
+from symconfig.descriptor.sections import FUSED_PARTS, FUSED_TARGETS, AdapterTarget
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.resources import json_data
 
 # For each model_type its kinds of layers, each as module name to stems of the graph's weights in it.
 FILE = Path(__file__).with_name("modules.json")
-_FUSED = {whole: {*parts} - QWEN_TARGETS for whole, parts in FUSED_TARGETS.items()}
 # Qwen-7B trains as Qwen2, which is the same architecture with q, k and v apart.
 _QWEN: Mapping[str, tuple[str, ...]] = {
     "c_attn": ("q_proj", "k_proj", "v_proj"),
@@ -42,7 +41,7 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     layers = json_data(FILE).get(SAME_NETWORK.get(kind, kind), ())
     rows = {
         # a layer with all parts of a fused target is that target
-        module: (*(whole for whole, parts in _FUSED.items() if parts <= set(stems)), *stems)
+        module: (*(whole for whole, parts in FUSED_PARTS.items() if parts <= set(stems)), *stems)
         for layer in layers
         for module, stems in layer.items()
     }

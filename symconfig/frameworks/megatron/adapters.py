@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import FUSED_TARGETS, QWEN_TARGETS, AdapterTarget, Attention
+from symconfig.descriptor.sections import FUSED_PARTS, AdapterTarget, Attention
 
 # Names of PEFT's by Megatron's: of fused layers, with one adapter each (LoRA), and of their parts (CanonicalLoRA).
 FUSED: dict[str, AdapterTarget] = {
@@ -30,6 +30,12 @@ _LATENT = {
 }  # fmt: skip
 _WHOLE = ({"linear_q", "linear_k", "linear_v"}, {"linear_fc1_gate", "linear_fc1_up"})
 _OF_THE_MLP = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
+
+
+def peft_names(module: str) -> tuple[str, ...]:
+    """Return PEFT's names of Megatron-Bridge's module, that of a model with a gate first; any other name is its own."""
+    name = (FUSED | PARTS).get(module, module)
+    return (name, "up_proj") if module == "linear_fc1" else (name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,7 @@ def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
     if model.adapter is None or target not in MCORE_BRIDGE:
         return model
     names = model.adapter.target_modules
-    for whole, every in FUSED_TARGETS.items():
-        parts = {*every} - QWEN_TARGETS
+    for whole, parts in FUSED_PARTS.items():
         if parts <= {*names}:
             names = tuple(dict.fromkeys(whole if name in parts else name for name in names))
     return model.model_copy(update={"adapter": model.adapter.model_copy(update={"target_modules": names})})

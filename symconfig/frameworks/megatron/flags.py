@@ -74,11 +74,9 @@ class FlagTable:
                 position += 1
             flag = self.flags.get(name)
             if flag is None:
-                has = list(destination_by_version(name))
-                need = " to ".join(dict.fromkeys((has[0], has[-1]))) if has else None
                 hint = nearest(name, self.flags, most=1, alike=0.75)
                 what = f"is not an option of Megatron-LM {self.version}"
-                problems.append(Problem(what, field=name, need=need, hint=hint))
+                problems.append(Problem(what, field=name, need=lifetime(name), hint=hint))
                 continue
             try:
                 parsed(flag, values, name)
@@ -285,3 +283,18 @@ def _dest(name: str, spec: int, default: str, dest: str | None = None) -> str:
 def first_with(name: str) -> str | None:
     """Return the oldest version that has an option; None if none has. name: with its dashes."""
     return next(iter(destination_by_version(name)), None)
+
+
+def lifetime(name: str) -> str | None:
+    """Return the first and the last version that have an option, as "core_v0.12.0 to main"; None if none has."""
+    having = list(destination_by_version(name))
+    return " to ".join(dict.fromkeys((having[0], having[-1]))) if having else None
+
+
+@cache
+def flag_near(name: str, version: str) -> Flag | None:
+    """Return the option as the nearest version has it (of two the earlier); None if no version has it. Cached."""
+    order = versions()
+    mine = order.index(version)
+    having = min(destination_by_version(name), key=lambda v: abs(order.index(v) - mine), default=None)
+    return None if having is None else flags(having).flags[name]

@@ -285,11 +285,11 @@ FULL_ITERATION_EXPERTS = _OF_GRAPHS(
     source="megatron/core/transformer/moe/token_dispatcher.py, setup_metadata: without one dispatch waits for the host",
     example={"num_experts": 8, "cuda_graphs": "full iteration"},
 )
-OF_CAPACITY = frozenset(("hybridep", "ncclep"))
+CAPACITY_BACKENDS = frozenset(("hybridep", "ncclep"))
 _OF_CAPACITY = partial(Constraint, about="expert_capacity", got="{p.expert_capacity}", since=EXPERT_CAPACITY_SINCE)
 CAPACITY_DISPATCHER = _OF_CAPACITY(
     name="expert capacity of a dispatcher",
-    predicate=lambda f, p: (p.expert_capacity > 0) & no(among(p.moe_flex_backend, OF_CAPACITY)),
+    predicate=lambda f, p: (p.expert_capacity > 0) & no(among(p.moe_flex_backend, CAPACITY_BACKENDS)),
     rule="expert capacity per rank is implemented for HybridEP only",
     pins=("expert_capacity=none", "dispatcher=hybridep"),
     source=f"{CONFIG}; megatron/core/transformer/moe/paged_stash.py, PagedStashRunner",

@@ -17,6 +17,12 @@ from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.configuration import Configuration, Precision, ZeroStage
 from symconfig.schedule.timeline import Start
+from symconfig.units import MIB
+
+_DETERMINISTIC_WORKSPACE = float(8 * 4 * MIB)  # it wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
+# Of deterministic attention, over the newest flash kernel's (Transformer Engine, dot_product_attention/utils.py):
+# cuDNN's on Hopper, elsewhere version 2 of flash attention. Blackwell came with kernels of its own.
+_DETERMINISTIC_RATE = {"blackwell": 0.5}
 
 
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
@@ -121,9 +127,10 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
     names: values by destination. c: the configuration of these options: degrees, ZeRO stage, overlaps of data and
     tensor parallelism, gradient bytes, graphs, microbatch group, and, by its dispatcher, whether there are experts.
     latent: whether attention is latent. Without other ranks that share gradients, reductions count as overlapped. An
-    optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists. At
-    ZeRO 1 with overlapped reductions, weights are gathered ON_DEMAND in a plain pipeline that overlaps gathers, and
-    APART elsewhere if gathers do not overlap; else AHEAD.
+    optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists. The
+    head's weight gradient is deferred for --wgrad-deferral-limit microbatches, at most all but one. At ZeRO 1 with
+    overlapped reductions, weights are gathered ON_DEMAND in a plain pipeline that overlaps gathers, and APART elsewhere
+    if gathers do not overlap; else AHEAD.
     """
     local, experts = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE, bool(c.moe_dispatcher)
     base = usual(MEGATRON.name, architecture, "local" if local else "transformer_engine")
@@ -132,12 +139,17 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
     if experts and base.engine:
         fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
         implementation["routing"] = fused if names.get("moe_permute_fusion") else "chain"
+    if names.get("defer_embedding_wgrad_compute"):
+        limit, every = names.get("wgrad_deferral_limit"), c.num_microbatches
+        implementation["deferred_gradients"] = min(limit if isinstance(limit, int) and limit else every, every - 1)
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and c.zero_stage < 2
     gathers, shared = Start.AHEAD, c.dp * c.cp // c.gtp > 1
     plain_pipeline = c.pp > 1 and c.vpp == 1
     if c.zero_stage == 1 and shared and c.overlap_grad_reduce and c.overlap_param_gather == plain_pipeline:
         gathers = Start.ON_DEMAND if plain_pipeline else Start.APART
+    rate = _DETERMINISTIC_RATE.get(architecture, 1.0)
+    deterministic = {"torch_workspace": _DETERMINISTIC_WORKSPACE, "attention_rate": rate}
     switches = Switches(
         implementation=implementation,
         bytes={"gradient": float(c.grad_bytes)},
@@ -148,6 +160,7 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "graphed": GRAPHED[c.cuda_graphs],
             "microbatch_group": c.group if c.group != c.pp else 0,  # 0: as many as stages, as without the option
+            **(deterministic if names.get("deterministic_mode") else {}),
         },
         reduces_beside=c.overlap_grad_reduce or not shared,
         sends_beside=names.get("overlap_p2p_comm") is not False,
@@ -235,6 +248,8 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: 
         yield "attention", "fused_softmax"
     elif not base.engine and names.get("use_flash_attn"):
         yield "attention", "flash"
+    elif not base.engine and names.get("masked_softmax_fusion") is False:
+        yield "attention", "torch"
     if fuses_loss(names):
         yield "loss", "fused"
     if names.get("apply_rope_fusion") is False and not latent:

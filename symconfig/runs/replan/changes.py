@@ -86,7 +86,7 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
     c = in_effect(candidate.configuration)
     if precision not in GATHERED_FORMATS:
         c = replace(c, fp8_param_gather=False)
-    wanted = _request(plan, precision, c)
+    wanted = _unpinned_request(plan, precision, c)
     again = tuple(name for name in c.recompute_modules if name in wanted.limits.modules)
     if c.recompute == "selective":
         c = replace(c, recompute="selective" if again else "none", recompute_modules=again)
@@ -110,7 +110,7 @@ def judged(plan: Plan, c: Setup) -> Judgement:
     Overruns and risks of memory are no refusal.
     """
     c = in_effect(c)
-    wanted = _request(plan, c.precision, c)
+    wanted = _unpinned_request(plan, c.precision, c)
     c = replace(c, framework=wanted.framework)
     p, gpus = c, plan.best.configuration.world_size
     if gpus % (inner := p.tp * p.pp * p.cp):
@@ -142,7 +142,7 @@ def judged(plan: Plan, c: Setup) -> Judgement:
     )
 
 
-def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
+def _unpinned_request(plan: Plan, precision: Precision, options: Configuration) -> Request:
     """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
     options of a configuration on."""
     plain = request(plan.model, plan.cluster, plan.job.model_copy(update={"pins": {}}), precision)

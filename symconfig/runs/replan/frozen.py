@@ -74,8 +74,8 @@ def replaced(folder: Path, files: Files) -> list[str]:
         manifest = read_manifest(folder)
     except InputError:
         manifest = None
-    known = {} if manifest is None else {**manifest.files, NAME: _sha256(_content(folder / NAME) or b"")}
-    there = {item.path: _content(folder / item.path) for item in files}
+    known = {} if manifest is None else {**manifest.files, NAME: _sha256(_content_if_file(folder / NAME) or b"")}
+    there = {item.path: _content_if_file(folder / item.path) for item in files}
     return [
         item.path
         for item in files
@@ -91,7 +91,7 @@ def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Itera
     an unreadable file.
     """
     for path, sha256 in manifest.files.items():
-        content = _content(folder / path)
+        content = _content_if_file(folder / path)
         fresh = now.get(path)
         if content is None:
             yield Finding("missing", path, "was written, and is not there")
@@ -143,7 +143,7 @@ def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> I
         yield Finding("input", f"inputs.{kind}", f"{getattr(plan.job, kind)} is another one now: {named}{more}")
 
 
-def _content(path: Path) -> bytes | None:
+def _content_if_file(path: Path) -> bytes | None:
     """Return a file's bytes; None if it is missing, a folder or a pipe."""
     return content(path, MAX_BYTES) if path.is_file() else None
 

@@ -104,11 +104,11 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
     wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
     new = best_plan(wishes.model, wishes.cluster, wishes.job, top=wishes.top, progress=progress)
-    loads = _loadable(old, new, wishes.checkpoint)
+    loads = _loads(old, new, wishes.checkpoint)
     schedule = _as_loaded(schedule, loads, old, wanted)
     schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
     new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
-    near = nearest(old, new, loads, lambda plan: _loadable(old, plan, wishes.checkpoint))
+    near = nearest(old, new, loads, lambda plan: _loads(old, plan, wishes.checkpoint))
     return Replan(
         old=old,
         new=new,
@@ -200,7 +200,7 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
     return _scheduled(old, wishes, schedule.run, restarts=True)
 
 
-def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
+def _loads(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
 
 

@@ -76,16 +76,31 @@ def test_a_file_of_another_hand_with_the_same_meaning_is_left_as_it_is(tmp_path:
     assert (outcome.files, outcome.unplaced) == ({}, ())
 
 
-@pytest.mark.parametrize(("stage", "where"), [("2", "train.sh:7:9"), ("$Z", "train.sh):5:9")])
-def test_a_json_that_the_script_writes_is_left_to_a_person(tmp_path: Path, stage: str, where: str) -> None:
-    path = tmp_path / "train.sh"
+def _script_with_json(folder: Path, stage: str) -> Path:
+    """Return a script that writes its JSON, with this text as the ZeRO stage."""
     body = COMMENTED.replace("    // a batch of 128 sequences\n", "").replace('"stage": 2', f'"stage": {stage}')
     start = "deepspeed --num_gpus 16 train.py --deepspeed_config ds.json\n"
-    path.write_text(f"Z=2\ncat > ds.json <<EOF\n{body}EOF\n{start}")
+    (path := folder / "train.sh").write_text(f"Z=2\ncat > ds.json <<EOF\n{body}EOF\n{start}")
+    return path
+
+
+def test_a_json_that_the_script_writes_is_changed_in_the_script(tmp_path: Path) -> None:
+    path = _script_with_json(tmp_path, "2")
     outcome = adapted(str(path), plan(zero_stage=3), {})
+    change = next(each for each in outcome.changes if each.option == "zero_optimization.stage")
+    assert (change.was, change.now, str(change.place).rpartition("/")[2]) == ("2", "3", "train.sh:7:9")
+    assert not outcome.unplaced
+    assert outcome.files.keys() == {str(path)}
+    path.write_bytes(outcome.files[str(path)])
+    again = adapted(str(path), plan(zero_stage=3), {})
+    assert (again.changes, again.unplaced) == ((), ())
+
+
+def test_a_json_that_the_script_writes_out_of_variables_is_left_to_a_person(tmp_path: Path) -> None:
+    outcome = adapted(str(_script_with_json(tmp_path, "$Z")), plan(zero_stage=3), {})
     item = next(each for each in outcome.unplaced if each.option == "zero_optimization.stage")
-    assert (item.now, item.why) == ("3", "the script writes this file itself, and what it writes is not changed")
-    assert str(item.place).endswith(where)
+    assert (item.now, item.why) == ("3", "the script writes this file out of variables, or in parts")
+    assert str(item.place).endswith("train.sh):5:9")
     assert not outcome.files
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
 from symconfig.render.rl import verl
+from symconfig.report.audit import headline
 from symconfig.runs.rl.phases import GAPS
 from symconfig.solve.lengths import quantiles
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
@@ -49,6 +51,16 @@ ULYSSES = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=4"
 )  # fmt: skip
 def test_batches_that_verl_cannot_share_are_errors(more: str, config: str, wanted: list[str]) -> None:
     assert [finding.rule for finding in existing.audit(of_verl(more, config=config)).findings] == wanted
+
+
+@pytest.mark.parametrize("size", ["num_prompts_per_step", "num_generations_per_prompt"])
+def test_a_size_that_is_null_is_named_and_the_run_is_not_said_to_run(size: str, tmp_path: Path) -> None:
+    text = Path(__file__).with_name("cases").joinpath("nemo_rl.yaml").read_text(encoding="utf-8")
+    script = tmp_path / "grpo.yaml"
+    script.write_text(re.sub(f"{size}: \\d+", f"{size}: null", text), encoding="utf-8")
+    found = existing.audit(script, cluster="h100", plan=False)
+    assert [(problem.field, problem.line) for problem in found.unpredicted] == [(f"grpo.{size}", 1)]
+    assert headline(found) == "nothing is predicted; no problem was found"
 
 
 def test_megatron_workers_of_verl() -> None:

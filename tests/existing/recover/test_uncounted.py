@@ -51,7 +51,8 @@ def test_each_is_of_one_kind_and_some_version_has_it() -> None:
     ("line", "said"),
     [
         ("--fp32-residual-connection", ["--fp32-residual-connection"]),
-        ("--no-masked-softmax-fusion", ["--no-masked-softmax-fusion"]),
+        ("--disable-jit-fuser", ["--disable-jit-fuser"]),
+        ("--no-masked-softmax-fusion --deterministic-mode --defer-embedding-wgrad-compute", []),
         ("--no-fp8-wgrad --num-workers 8", ["--no-fp8-wgrad"]),
         (
             "--mla-down-proj-fusion --moe-shared-expert-overlap",

@@ -252,6 +252,17 @@ def test_numbers_of_the_schedule_and_of_the_optimizer() -> None:
     assert not run(BESIDE).quantised_weights
 
 
+def test_deferred_gradients_of_the_head() -> None:
+    defers = {**BESIDE, "defer_embedding_wgrad_compute": True}  # 8 microbatches
+    for limit, deferred in ((0, 7), (3, 3), (9, 7)):
+        assert run({**defers, "wgrad_deferral_limit": limit}).implementation.loss.deferred_gradients == deferred
+
+
+def test_deterministic_kernels() -> None:
+    found = run({**BESIDE, "deterministic_mode": True})
+    assert (found.torch_workspace, found.attention_rate) == (8 * 4 * 2**20, 1.0)
+
+
 def test_kernels() -> None:
     def how(experts: bool = False, **names: Any) -> Any:
         return run({**BESIDE, **names}, experts=experts).implementation
@@ -260,6 +271,7 @@ def test_kernels() -> None:
     assert how(attention_backend="flash").attention.kernel is Kernel.FLASH
     assert how(use_flash_attn=True, transformer_impl="local").attention.kernel is Kernel.FLASH
     assert how(transformer_impl="local").attention.kernel is Kernel.MASKED
+    assert how(transformer_impl="local", masked_softmax_fusion=False).attention.kernel is Kernel.IN_TURN
     assert how().loss.kernel is LossKernel.WIDE_IN_PLACE
     # core/fusions/fused_cross_entropy.py saves exp_logits, in fp32, as tensor_parallel/cross_entropy.py does.
     assert how(cross_entropy_loss_fusion=True).loss.kernel is LossKernel.WIDE_IN_PLACE

@@ -27,7 +27,7 @@ _CUT = "is a command of its own for bash: the one above it ends before, at a com
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=")
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 _OPTION = re.compile(r"-|[\w.+~]+=")  # how a line of options and overrides begins, which has no program
-_LAUNCHERS = LAUNCHERS.keys() - {"sbatch"} | {"ray"}  # sbatch starts scripts
+_TRAINING_LAUNCHERS = LAUNCHERS.keys() - {"sbatch"} | {"ray"}  # sbatch starts scripts
 # Programs of their own, that are no file ending in .py.
 _PROGRAMS = ("nemo", "swift", "megatron", "trl", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
 _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
@@ -270,7 +270,7 @@ def _program_index(words: Sequence[Word], outer: int) -> int | None:
         text = word.text
         name = basename(text)
         # A launcher that a variable holds is not known, and `-m` behind it names a module all the same.
-        python |= _is_python(word) or name in _LAUNCHERS or word.unknown is not None
+        python |= _is_python(word) or name in _TRAINING_LAUNCHERS or word.unknown is not None
         if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
             return None
         if text.endswith(".py") and not text.startswith("-"):
@@ -314,7 +314,7 @@ def _opens(word: Word) -> bool:
 
 def _starts(word: Word) -> bool:
     """Return whether a word is a launcher or a launcher's module."""
-    return basename(word.text) in _LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
+    return basename(word.text) in _TRAINING_LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
 
 
 def _arguments(

@@ -22,7 +22,7 @@ from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, Value, merged_states, plain
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of, unknown_of
-from symconfig.existing.launch.text import ROOT, Place, open_text, readable
+from symconfig.existing.launch.text import ROOT_OPTION, Place, open_text, readable
 from symconfig.existing.launch.world import SHELLS
 from symconfig.resources import may_read
 
@@ -259,7 +259,7 @@ def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
     if (path := next(paths, None)) is None:
         return None, "names a file that is not there"
     if not path.resolve().is_relative_to(readable(root)):
-        return None, f"names a file outside of {readable(root)}, which {ROOT} DIR would let be read"
+        return None, f"names a file outside of {readable(root)}, which {ROOT_OPTION} DIR would let be read"
     return path, ""
 
 

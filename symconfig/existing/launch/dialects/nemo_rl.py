@@ -14,6 +14,8 @@ from typing import Any, Final
 from symconfig.existing.launch.dialects.override import Entry, entries
 from symconfig.existing.launch.reading import Reading, Setting, Tree, World
 from symconfig.existing.launch.world import stated_numbers
+from symconfig.formats.keys import unset
+from symconfig.formats.nemo_rl import RUN
 
 FORMAT: Final = "nemo-rl"  # the format of a reading of it
 DEFAULTS: Final = "defaults"  # the key of the files that are inherited
@@ -75,6 +77,6 @@ def inherited(trees: Iterable[Tree]) -> Iterator[Entry]:
 
 def world(settings: Sequence[Setting]) -> World:
     """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; all None without any of them."""
-    numbers, known = stated_numbers(settings, {"cluster.num_nodes": 1, "cluster.gpus_per_node": 1})
+    numbers, known = stated_numbers(settings, unset(RUN, "cluster.num_nodes", "cluster.gpus_per_node"))
     nodes, each = numbers.values()
     return replace(known, gpus=nodes * each, nodes=nodes, gpus_per_node=each) if known.words else known

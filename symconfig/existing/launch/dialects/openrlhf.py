@@ -8,17 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Final
 
 from symconfig.existing.launch.reading import Reading, Setting, World
 from symconfig.existing.launch.world import stated_numbers
-from symconfig.formats.openrlhf import OLD
+from symconfig.formats.keys import unset
+from symconfig.formats.openrlhf import OLD, OPENRLHF, ROLES
 
 RAY: Final = "train_ppo_ray"  # which trains beside engines; the others train alone
 _PROGRAM = re.compile(r"openrlhf[./]cli[./](train_\w+?)(\.py)?")
 _ALONE = ("model.", "actor.")  # the trained model's section of the programs that train alone; read as the actor's
-_ROLES = ("actor", "ref", "critic", "reward")
-_NODE = 8  # GPUs, where nothing says how many
+_NUMBERS = ("num_gpus_per_node", "num_nodes")
+_GPUS = unset(OPENRLHF.keys, *(f"{role}.{number}" for role in sorted(ROLES) for number in _NUMBERS))
 
 
 def program(reading: Reading) -> str | None:
@@ -49,7 +51,7 @@ def pools(settings: Sequence[Setting]) -> dict[str, int]:
     """
     stated = _first_values(settings)
     together = stated.keys() & {"train.colocate_all"}
-    roles = dict.fromkeys(_ROLES, True)
+    roles = dict.fromkeys(ROLES, True)
     roles["critic"] = critic = stated.get("algo.advantage.estimator", "gae") == "gae"
     roles["ref"] = stated.get("algo.kl.init_coef", "0.01").strip("0.") != ""
     roles["reward"] = not stated.keys() & {"reward.remote_url", "train.agent_func_path"}
@@ -59,8 +61,8 @@ def pools(settings: Sequence[Setting]) -> dict[str, int]:
     elif critic and "train.colocate_critic_reward" in stated:
         sharing |= {"reward": "critic"}
     result: dict[str, int] = {}
-    for role in (role for role in _ROLES if roles[role]):
-        number = int(stated.get(f"{role}.num_nodes") or 1) * int(stated.get(f"{role}.num_gpus_per_node") or _NODE)
+    for role in (role for role in ROLES if roles[role]):
+        number = prod(int(stated.get(name) or _GPUS[name]) for name in (f"{role}.{each}" for each in _NUMBERS))
         head = sharing.get(role, role)
         result[head] = max(result.get(head, 0), number)
     if not together or "train.async_enable" in stated:
@@ -84,10 +86,7 @@ def _named(name: str) -> str:
 
 def _world(settings: Sequence[Setting]) -> World:
     """Return the total GPUs of all pools, and the actor's GPUs per node (8 by default); `dark` if one is unknown."""
-    names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
-    names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
-    _, known = stated_numbers(settings, dict.fromkeys(sorted(names), 0))
+    numbers, known = stated_numbers(settings, _GPUS | {"vllm.num_engines": 0, "vllm.tensor_parallel_size": 0})
     if known.dark:
         return known
-    each = int(_first_values(settings).get("actor.num_gpus_per_node") or _NODE)
-    return replace(known, gpus=sum(pools(settings).values()), gpus_per_node=each)
+    return replace(known, gpus=sum(pools(settings).values()), gpus_per_node=numbers["actor.num_gpus_per_node"])

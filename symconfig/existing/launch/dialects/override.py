@@ -17,6 +17,8 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.reading import Piece, Setting, Tree, Word, cut
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.trees import parse_yaml
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.renamed import SECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class Entry:
     """A leaf of a configuration tree, or a list of leaves.
 
     path: as in ("model", "tensor_model_parallel_size"). value: as in JSON; None: null or not known. words: one, or one
-    per
-    item of a list. place: from the key to the end of the value. spelled: the key as written. removed: by hydra's `~`.
+    per item of a list. place: from the key to the end of the value. spelled: the key as written. removed: by hydra's
+    `~`.
     """
 
     path: tuple[str, ...]
@@ -60,10 +62,12 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
     span = tree.spans[here]
     start = span.key or span.value
     place = Place(start.file, start.start, max(start.end, span.value.end), start.line, start.column)
-    yield Entry(path, value, tuple(_words(tree, here, value)), place, ".".join(str(part) for part in (*at, *path)))
+    yield Entry(
+        path, value, tuple(_words_of_value(tree, here, value)), place, ".".join(str(part) for part in (*at, *path))
+    )
 
 
-def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
+def _words_of_value(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
     """Yield a word for a scalar, or for each scalar item of a list (null too; no nested ones); none for null."""
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -96,18 +100,14 @@ def as_text(value: Any) -> str:
 
 _OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
 _SECTIONS = words(
-    """
-    model trainer train optimizer optim ddp data dataset scheduler checkpoint mixed_precision comm_overlap
-    dist tokenizer rng logger peft env_vars validation profiling resume log actor_rollout_ref
-    """
+    f"""{" ".join(SECTIONS)} trainer optim data dataset comm_overlap peft env_vars validation profiling resume log
+    actor_rollout_ref"""
 )
+_DEGREES = DEGREES | {"vp": "virtual_pipeline_model_parallel_size", "et": DEGREES["etp"]}
 # Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo 2's scripts/performance.
 _SHORT = {
-    **{short: f"model.{name}" for name, shorts in {
-        "tensor_model_parallel_size": ("-tp",), "pipeline_model_parallel_size": ("-pp",),
-        "virtual_pipeline_model_parallel_size": ("-vp",), "context_parallel_size": ("-cp",),
-        "expert_model_parallel_size": ("-ep",), "expert_tensor_parallel_size": ("-etp", "-et"),
-    }.items() for short in (*shorts, f"--{name.replace('_', '-')}")},
+    **{short: f"model.{name}" for degree, name in _DEGREES.items()
+       for short in (f"-{degree}", f"--{name.replace('_', '-')}")},
     **dict.fromkeys(("-gb", "--global-batch-size"), "train.global_batch_size"),
     **dict.fromkeys(("-mb", "--micro-batch-size"), "train.micro_batch_size"),
     **dict.fromkeys(("-sl", "--seq-length"), "dataset.seq_length"),

@@ -14,6 +14,8 @@ from posixpath import basename
 from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Word, World
 from symconfig.existing.launch.world import stated_numbers
+from symconfig.formats.keys import unset
+from symconfig.formats.slime import SLIME
 
 # Options by any two of which a program is slime's train.py.
 _OWN = words(
@@ -26,7 +28,7 @@ _PROGRAMS = re.compile(r"train(_async)?\.py")
 _ARRAY = re.compile(r"\"?\$\{\w*ARGS(\[[@*]\])?\}\"?")  # one of its groups of options
 _MODEL = "MODEL_ARGS"
 _ENVIRONMENT = "--runtime-env-json"
-_GPUS = {"--actor-num-nodes": 1, "--actor-num-gpus-per-node": 8, "--rollout-num-gpus": 0}  # by default
+_GPUS = unset(SLIME.keys, "actor_num_nodes", "actor_num_gpus_per_node", "rollout_num_gpus")  # by default
 
 
 def applies(reading: Reading) -> bool:

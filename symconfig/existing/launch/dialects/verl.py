@@ -12,11 +12,14 @@ from typing import Final
 
 from symconfig.existing.launch.reading import Reading, Setting, World
 from symconfig.existing.launch.world import stated_numbers
+from symconfig.formats.keys import unset
+from symconfig.formats.verl import KEYS
 
 FORMAT: Final = "verl"  # the format of a reading of it
 _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
 # By default. `rollout` is of main_ppo's relatives that generate beside: -1 is 1 node, and as many GPUs per node.
-_GPUS: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "rollout.nnodes": -1, "rollout.n_gpus_per_node": -1}
+_ROLLOUT: Final = {"rollout.nnodes": -1, "rollout.n_gpus_per_node": -1}
+_GPUS: Final = unset(KEYS["fsdp"], "trainer.nnodes", "trainer.n_gpus_per_node") | _ROLLOUT
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
 

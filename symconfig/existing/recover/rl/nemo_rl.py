@@ -23,10 +23,10 @@ from symconfig.existing.recover.rl.step import Alone, Packed
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
-from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
-from symconfig.formats.nemo_rl import GENERATION as _GENERATION
+from symconfig.formats.nemo_rl import DTENSOR as DTENSOR_KEYS
+from symconfig.formats.nemo_rl import GENERATION as GENERATION_KEYS
 from symconfig.formats.nemo_rl import KEYS, NEMO, POLICY
-from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
+from symconfig.formats.nemo_rl import MEGATRON as MEGATRON_KEYS
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 
@@ -61,7 +61,7 @@ class Reader(Script):
     @property
     def workers(self) -> Workers:
         """Return Megatron-Core's workers if the configuration enables them, else DTensor's."""
-        bridge = Arguments(self.reading.options).switch(f"{_MEGATRON}.enabled")
+        bridge = Arguments(self.reading.options).switch(f"{MEGATRON_KEYS}.enabled")
         return MEGATRON if bridge else DTENSOR
 
     @property
@@ -91,7 +91,7 @@ class Reader(Script):
         of a micro-batch's sequence (or packed sequences); micro: sequences per micro-batch.
         """
         if self.workers.options:
-            return self.of_megatron(model, microbatches, length, micro, f"{_MEGATRON}.peft.target_modules")
+            return self.of_megatron(model, microbatches, length, micro, f"{MEGATRON_KEYS}.peft.target_modules")
         values = self.values
         eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
         stepping = fsdp.adam(values, f"{_OPTIMIZER}.kwargs") if eager else {}
@@ -99,8 +99,8 @@ class Reader(Script):
             model,
             self.known_cluster,
             Switches(framework=stepping, bytes=WIDE_FROZEN),  # it loads in fp32
-            recompute=values.switch(f"{_DTENSOR}.activation_checkpointing"),
-            streamed=values.switch(f"{_DTENSOR}.cpu_offload"),
+            recompute=values.switch(f"{DTENSOR_KEYS}.activation_checkpointing"),
+            streamed=values.switch(f"{DTENSOR_KEYS}.cpu_offload"),
             dp=self.replicas,
             tp=self._degree("tp"),
             ep=self._degree("ep"),
@@ -108,7 +108,7 @@ class Reader(Script):
             micro=micro,
             global_batch=microbatches * micro,
             seq_length=length,
-            instances=values.whole(f"{_DTENSOR}.dp_replicate_size") or 1,
+            instances=values.whole(f"{DTENSOR_KEYS}.dp_replicate_size") or 1,
         )
 
     def megatron(self) -> tuple[Setting, ...]:
@@ -121,7 +121,7 @@ class Reader(Script):
             return ()
         values, passed = self.values, []
         for setting in (each for each in self.reading.settings if each.values):  # the others are null
-            key = setting.name.removeprefix(f"{_MEGATRON}.")
+            key = setting.name.removeprefix(f"{MEGATRON_KEYS}.")
             for section in _PASSED_ON:
                 name = key.removeprefix(section)
                 if key.startswith(section) and "." not in name and name not in _ASIDE and key != setting.name:
@@ -129,18 +129,18 @@ class Reader(Script):
                     break
         own = ["--fp16" if values.text(f"{POLICY}.precision") == "float16" else "--bf16", *self._recompute()]
         own.append("--moe-grouped-gemm")  # as Megatron-Bridge has it
-        split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
-        own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
+        split = (values.whole(f"{MEGATRON_KEYS}.tensor_model_parallel_size") or 1) > 1
+        own += ["--sequence-parallel"] * (split and values.switch(f"{MEGATRON_KEYS}.sequence_parallel"))
         return (*settings(own, self.reading.file), *megatron_options(passed))
 
     def _recompute(self) -> list[str]:
         """Return Megatron-LM's words for recomputation: [] if off, whole layers (default), or modules (core_attn)."""
         values = self.values
-        if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
+        if not values.switch(f"{MEGATRON_KEYS}.activation_checkpointing"):
             return []
-        if (values.text(f"{_MEGATRON}.recompute_granularity") or "full") == "full":
+        if (values.text(f"{MEGATRON_KEYS}.recompute_granularity") or "full") == "full":
             return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
-        modules = values.words(f"{_MEGATRON}.recompute_modules") or ("core_attn",)
+        modules = values.words(f"{MEGATRON_KEYS}.recompute_modules") or ("core_attn",)
         return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
 
     @property
@@ -165,13 +165,13 @@ class Reader(Script):
         if self._method not in _PREDICTED:
             what, need = "this program is not predicted", ", ".join(_PREDICTED)
             yield self.reading.start.problem(what, got=self._method, need=need)
-        engine = self.values.text(f"{_GENERATION}.backend")
+        engine = self.values.text(f"{GENERATION_KEYS}.backend")
         if self._method == "grpo" and engine not in _ENGINES:
             what = "this engine is not predicted"
-            yield self.problem(f"{_GENERATION}.backend", what, got=engine, need="vllm or sglang")
+            yield self.problem(f"{GENERATION_KEYS}.backend", what, got=engine, need="vllm or sglang")
         if self.trained_gpus < 1:
             what = "leaves no GPU to train on"
-            yield self.problem(f"{_GENERATION}.colocated.resources.num_nodes", what, got=f"{self.apart}")
+            yield self.problem(f"{GENERATION_KEYS}.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
         if self.values.text(longest := f"{POLICY}.max_total_sequence_length") is None:
@@ -238,7 +238,7 @@ class Reader(Script):
             away=() if rl.placement == "split" else ("weights", "optimizer state"),
             reference="swapped",
             waits=not values.switch("grpo.async_grpo.enabled"),
-            weight_bytes=1.0 if values.text(f"{_GENERATION}.vllm_cfg.precision") in _NARROW else 2.0,
+            weight_bytes=1.0 if values.text(f"{GENERATION_KEYS}.vllm_cfg.precision") in _NARROW else 2.0,
             fused_logits=values.switch(f"{POLICY}.megatron_cfg.use_fused_linear_logprobs") and self.workers.options,
             chunked_logits=(values.number(f"{POLICY}.logprob_chunk_size") or 0) > 0,
         )
@@ -252,16 +252,16 @@ class Reader(Script):
         A longest prompt (half of the sequence, at most 1024) is assumed, and recorded, if no key limits it below the
         whole sequence. The response is at most what the prompt leaves. The engine's tp includes its pipeline stages.
         """
-        values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
+        values, engine = self.values, self.values.text(f"{GENERATION_KEYS}.backend") or _ENGINES[0]
         whole, stated = self._longest, values.whole("data.max_input_seq_length")
         stated = None if stated is None or stated >= whole else stated
         prompt = self.longest_prompt(stated, min(whole // 2, PROMPT), "no key says less than the whole")
-        response = min(values.whole(f"{_GENERATION}.max_new_tokens") or whole, whole - prompt)
-        pp = values.whole(f"{_GENERATION}.vllm_cfg.pipeline_parallel_size") or 1
+        response = min(values.whole(f"{GENERATION_KEYS}.max_new_tokens") or whole, whole - prompt)
+        pp = values.whole(f"{GENERATION_KEYS}.vllm_cfg.pipeline_parallel_size") or 1
         tp, share = values.whole("step.rollout_tp") or 1, None
         if engine == "sglang":
-            tp = values.whole(f"{_GENERATION}.sglang_cfg.gpus_per_server") or 1
-            share = values.number(f"{_GENERATION}.sglang_cfg.mem_fraction_static")
+            tp = values.whole(f"{GENERATION_KEYS}.sglang_cfg.gpus_per_server") or 1
+            share = values.number(f"{GENERATION_KEYS}.sglang_cfg.mem_fraction_static")
         return self.step_section(
             prompt,
             max(1, response),

@@ -27,7 +27,7 @@ from symconfig.existing.recover.zoo import zoo_match
 from symconfig.formats.keys import Keys, Trainer
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.renamed import MS_SWIFT
-from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
+from symconfig.frameworks.megatron.adapters import FUSED, peft_names, refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
 
@@ -64,8 +64,7 @@ def adapted_modules(given: Iterable[str]) -> tuple[str, ...]:
     named = tuple(given)
     if not named or {"all-linear", "all", ""} & {*named}:
         return tuple(FUSED.values())
-    known: Mapping[str, str] = {**FUSED, **PARTS}
-    return tuple(known.get(name, name) for name in named)
+    return tuple(peft_names(name)[0] for name in named)
 
 
 def megatron_options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
@@ -140,7 +139,7 @@ class Script:
             "method": "qlora" if values.switch("adapter.quantised") else "lora",
             "r": int(rank),
             "target_modules": adapted_modules(given) if self.workers.options else plain,
-            "lora_alpha": values.number("adapter.lora_alpha"),
+            "lora_alpha": values.number("adapter.lora_alpha") or 2.0 * rank,
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
 
@@ -149,6 +148,13 @@ class Script:
         if stated is None:
             self.assumed.append(Assumed("longest prompt", f"{otherwise:,} tokens", why))
         return stated or otherwise
+
+    def sizes(self, *names: str) -> tuple[int, ...] | None:
+        """Return fields or keys as positive integers; None if any is none, with a problem of each that is absent."""
+        sizes = {name: self.values.whole(name) for name in names}
+        self.problems += [self.problem(name, "is not said") for name in names if self.values.text(name) is None]
+        known = tuple(size for size in sizes.values() if size is not None)
+        return known if len(known) == len(names) else None
 
     @property
     def assumes_lengths(self) -> bool:
@@ -160,11 +166,11 @@ class Script:
         prompt: int,
         response: int,
         names: Mapping[str, str],
-        sizes: tuple[int | None, int | None, int | None] | None = None,
+        sizes: tuple[int, ...] | None = None,
         **own: Any,
     ) -> Rl | None:
-        """Return a step's numbers as a job's section; None if a size is missing or a value malformed, or, with the
-        reason in `problems`, if they are invalid.
+        """Return a step's numbers as a job's section; None, with the reason in `problems` or those of `values`, if a
+        size is missing or a value malformed or invalid.
 
         prompt, response: longest, in tokens; mean lengths are the supplied ones, else assumed. names: the job's
         algorithm by the program's name of it, else GRPO. sizes: prompts of a step, samples of a prompt, samples of an
@@ -172,9 +178,9 @@ class Script:
         that all programs share, those of its "rollout" one by one.
         """
         values = self.values
-        prompts, samples, batch = sizes or map(values.whole, ("rl.prompts", "rl.samples", "rl.batch"))
-        if not (prompts and samples and batch):
+        if (sizes := sizes or self.sizes("rl.prompts", "rl.samples", "rl.batch")) is None:
             return None
+        prompts, samples, batch = sizes
         updates = max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
         rollout = {
@@ -347,8 +353,7 @@ class Script:
         """
         made = self.made()
         if made is None or self.problems:
-            problems = list(dict.fromkeys([*self.problems, *self.values.problems]))
-            raise InputError(problems or [Problem("a size of the step is not stated", file=self.reading.file)])
+            raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
         return replace(made, assumed=(*made.assumed, *self.assumed))
 
     def of_json(self, config: dict[str, Any], words: Sequence[str], model: Described, gpus: int, length: int) -> Run:

@@ -117,8 +117,7 @@ class Reader(Script):
         if response is None and whole is not None:
             response = whole - min(whole // 2, prompt or PROMPT)
         if prompts is None or response is None:
-            missing = "--rollout-batch-size" if prompts is None else "--rollout-max-response-len"
-            self.problems.append(Problem("is not said", self.reading.file, field=missing))
+            self.sizes("rollout_batch_size" if prompts is None else "rollout_max_response_len")
             return None
         why = "slime has no limit by itself; --rollout-max-prompt-len says one"
         prompt = self.longest_prompt(prompt, PROMPT, why)

@@ -17,11 +17,11 @@ from symconfig.existing.recover.deepspeed import liger_loss, optimizer_of
 from symconfig.existing.recover.deepspeed_model import adapted
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.rl import fsdp
-from symconfig.existing.recover.rl.script import Script, adapted_modules, megatron_options, without_images
+from symconfig.existing.recover.rl.script import Script, megatron_options, without_images
 from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
-from symconfig.formats.tuners import SWIFT, TRL, Tuner
+from symconfig.formats.tuners import LORA, SWIFT, TRL, Tuner
 from symconfig.frameworks.behaviour import COMPILED, LIGER, LOSSES, Switches, stepping
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
@@ -224,12 +224,10 @@ class TunerWorkers(Script):
         With Megatron-Core they are plain LoRA on that program's modules.
         """
         values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
-        rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0
-        alpha = values.number("lora_alpha") or 2.0 * rank
         if adapts and not self.program.megatron:
             words += ["--load_in_4bit"] * (weight_bytes(values.text("model_name_or_path") or "") == _IN_4_BITS)
-            words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
-            words += ["--lora_dropout", f"{dropout:g}", *([] if self.tuner.switched else _ALL_LINEAR)]
+            usual = (f"--{name}={text}" for name in LORA[:3] if (text := values.text(name)) is not None)
+            words += ["--use_peft", *usual, *([] if self.tuner.switched else _ALL_LINEAR)]
         own = ("use_peft", "finetuning_type")
         given = [each for each in values.settings if words or not (each.key.startswith("lora_") or each.key in own)]
         arguments = Arguments((*settings(words, self.reading.file), *given))
@@ -237,10 +235,8 @@ class TunerWorkers(Script):
         self.problems += arguments.problems
         if model is None or not (adapts and self.program.megatron):
             return model and without_images(model)
-        modules = adapted_modules(values.words("lora_target_modules"))
-        fields = {"method": "lora", "r": rank, "target_modules": modules, "lora_alpha": alpha, "lora_dropout": dropout}
         try:
-            return adapted(without_images(model), self.reading, fields)
+            return adapted(without_images(model), self.reading, self.adapter(model.model) or {})
         except InputError as error:
             self.problems += error.problems
             return None

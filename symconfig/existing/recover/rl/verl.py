@@ -114,12 +114,12 @@ class Reader(Script):
         Prompts are rounded down to whole updates; without train_batch_size (fully_async) a step is one update.
         """
         values = self.values
-        samples, batch = values.whole("rl.samples"), values.whole("rl.update_prompts")
+        sizes = self.sizes("rl.samples", "rl.update_prompts", "rl.prompt_length.max", "rl.response_length.max")
+        if sizes is None:
+            return None
+        samples, batch, prompt, response = sizes
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
         prompts = int(values.number("rl.prompts") or 0) or batch
-        prompt, response = (values.whole(f"rl.{part}_length.max") for part in ("prompt", "response"))
-        if not (prompts and samples and batch and prompt and response):
-            return None
         prompts = max(1, prompts // batch) * min(batch, prompts)
         reference = values.switch("rl.reference_in_reward") or values.switch("rl.reference")
         return self.step_section(
