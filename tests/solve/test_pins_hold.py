@@ -127,7 +127,7 @@ def test_a_pin_is_in_the_plan_and_its_files_or_the_plan_is_refused(
 
 @pytest.fixture
 def neither_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the searches for what either kind of GPUs would do by itself, which no pin of these tests is held to."""
+    """Leave out the searches for what either kind of GPUs would do by itself: these tests hold no pin to them."""
     monkeypatch.setattr(mixed, "_alone", lambda model, share, job, progress: Alone(share, why="not asked"))
 
 

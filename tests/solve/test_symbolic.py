@@ -56,7 +56,7 @@ def planned(job: str) -> PlanResult:
 
 def founds(job: str) -> Iterator[Prospect]:
     plan = planned(job).plan
-    for candidate in (plan.best, *plan.alternatives):
+    for candidate in plan.ranked:
         yield restore(plan, candidate)
 
 
@@ -67,7 +67,7 @@ def value(term: Any) -> float:
 @pytest.mark.parametrize("job", JOBS)
 def test_expressions_give_the_numbers_of_the_plan(job: str) -> None:
     plan = planned(job).plan
-    for number, candidate in enumerate((plan.best, *plan.alternatives), start=1):
+    for number, candidate in enumerate(plan.ranked, start=1):
         found = planned(job).symbolic(number)
         assert found.step_s == pytest.approx(candidate.predicted.step_s, rel=CLOSE)
         for name, seconds in candidate.predicted.time.items():
