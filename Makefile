@@ -16,6 +16,8 @@ export DS_BUILD_OPS := 0
 export DS_ACCELERATOR := cpu
 # Python before 3.15 reads text in the locale's encoding, and torch reads files of its own so.
 export PYTHONUTF8 := 1
+# Images of containers often set it. Tests start some two hundred processes, of which each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:

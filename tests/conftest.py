@@ -90,6 +90,23 @@ def warm_megatron(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _deepspeed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    from symconfig.verify.runners import deepspeed_runner
+
+    here = {"PYTHONPATH": str(HERE.parent), "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    modules = (name for name in deepspeed_runner.IMPORTED_ONCE["build"] if importlib.util.find_spec(name.split(".")[0]))
+    with warm(tmp_path_factory.mktemp("deepspeed"), *modules, environment=here) as python:
+        yield python
+
+
+@pytest.fixture
+def warm_deepspeed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork runners of DeepSpeed, if it is here, from one that has imported it: for what it finds, not for its start."""
+    if importlib.util.find_spec("deepspeed") is not None and importlib.util.find_spec("torch") is not None:
+        monkeypatch.setattr(sys, "executable", str(request.getfixturevalue("_deepspeed")))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of LONGEST first. Tests of a file stay together and in order: sorting keeps what is equal as it was."""
     if gone := [name for name in LONGEST if not (HERE / name).is_file()]:

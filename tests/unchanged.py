@@ -264,11 +264,12 @@ def _answer(case: Case, folder: Path, source: Path) -> None:
     if case.job:
         (folder / "job.yaml").write_text(case.job, encoding="utf-8")
         words[words.index("JOB")] = str(folder / "job.yaml")
-    if case.out:  # how a text is broken into lines would depend on where the record lies
-        os.chdir(folder)
+    if case.out:
         words += ["--out", str(folder / "out") if "--json" in words else "out"]
     told, complained = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complained):
+    # A path from here: how a text is broken into lines would depend on where the record lies.
+    inside = contextlib.chdir(folder) if case.out else contextlib.nullcontext()
+    with inside, contextlib.redirect_stdout(told), contextlib.redirect_stderr(complained):
         code = main(words)
     answer: dict[str, object] = {"exit": code}
     try:

@@ -178,10 +178,18 @@ def errors(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescripto
     runs. For the time, UNMEASURED_BLOCKS is added in quadrature if layers have mixers, and ANNOUNCED if the GPU is
     announced only. Cached.
     """
-    (seen, spread), gpu = recorded(quantity), _architecture(cluster)
-    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind(model))
+    gpu = _architecture(cluster)
+    mean, deviation = _expected(quantity, gpu, kind(model))
     unmeasured = (UNMEASURED_BLOCKS * _has_mixers(model), ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
-    return NormalDist(mean, math.hypot(deviation * spread.reach[kind(model)] / _DEVIATIONS, *unmeasured))
+    return NormalDist(mean, math.hypot(deviation, *unmeasured))
+
+
+@cache
+def _expected(quantity: Quantity, gpu: str, kind_of_model: str) -> tuple[float, float]:
+    """Return (mean, standard deviation scaled by reach) as `errors` has them, before what is unmeasured. Cached."""
+    seen, spread = recorded(quantity)
+    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
+    return mean, deviation * spread.reach[kind_of_model] / _DEVIATIONS
 
 
 def _architecture(cluster: ClusterDescriptor) -> str:
@@ -202,9 +210,10 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
     """
     deviates, (seen, _), gpu = errors(quantity, cluster, model), recorded(quantity), _architecture(cluster)
     low, high = (math.exp(deviates.mean + side * _DEVIATIONS * deviates.stdev) for side in (-1.0, 1.0))
-    alike = [each for each in seen if each.kind == kind(model)]
+    own = kind(model)
+    alike = [each for each in seen if each.kind == own]
     same = [each for each in alike if each.gpu == gpu]
-    models, runs = KINDS[kind(model)], same or alike or seen
+    models, runs = KINDS[own], same or alike or seen
     where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
     measured, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
     basis = f"{several(measured, 'held-out run')} of {where}, from {several(sources, 'source')}"

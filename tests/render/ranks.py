@@ -38,7 +38,6 @@ IMPORTS = (
     "deepspeed.runtime.sequence_parallel.ulysses_sp", "deepspeed.module_inject.auto_ep", "peft",
     "transformers.models.llama.modeling_llama", "transformers.models.mixtral.modeling_mixtral",
     "transformers.models.qwen2.modeling_qwen2", "transformers.integrations.deepspeed")  # fmt: skip
-EXTENSIONS = ("ShareMemCommBuilder", "CPUAdamBuilder")  # of deepspeed.ops.op_builder.cpu
 
 
 def main(folder: Path) -> None:
@@ -46,8 +45,14 @@ def main(folder: Path) -> None:
     for name in IMPORTS:
         importlib.import_module(name)
     builders = importlib.import_module("deepspeed.ops.op_builder.cpu")
-    for name in EXTENSIONS:  # compiled here the first time, and inherited by every rank
-        getattr(builders, name)().load(verbose=False)
+    builders.ShareMemCommBuilder().load(verbose=False)  # compiled here the first time, and inherited by every rank
+    adam = builders.CPUAdamBuilder()
+    text = "".join(f'#include "{adam.deepspeed_src_path(source)}"\n' for source in adam.sources())
+    joined = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / "cpu_adam_joined.cpp"  # PyTorch's headers are read once
+    if not joined.exists() or joined.read_text() != text:
+        joined.write_text(text)
+    adam.sources = lambda: [str(joined)]
+    adam.load(verbose=False)
     gc.collect()
     gc.freeze()  # DeepSpeed collects garbage often, which would look through all that was imported
     address, shim = str(folder / "socket"), folder / "torchrun"

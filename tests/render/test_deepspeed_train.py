@@ -96,8 +96,10 @@ def test_the_rendered_folder_trains_and_ranks_hold_the_bytes_that_were_predicted
     assert falls(losses)
 
 
-def test_the_real_torchrun_trains(tmp_path: Path, launcher: Launcher) -> None:
-    losses, said = train(tmp_path, launcher.environment, dp=2, zero_stage=1)
+# Each rank imports the frameworks for itself here: one of them is enough to see that torchrun takes the script's words.
+@pytest.mark.parametrize("ranks", sampled((1, 2), 2))
+def test_the_real_torchrun_trains(ranks: int, tmp_path: Path, launcher: Launcher) -> None:
+    losses, said = train(tmp_path, launcher.environment, dp=ranks, zero_stage=1)
     assert falls(losses)
     # embedding and head 2 x 249 x 66; two layers of 2 x 66 x 96 + 2 x 66 x 32 + 3 x 66 x 122 + 2 x 66; last norm 66
     assert "115,302 trained parameters" in said

@@ -125,7 +125,7 @@ def test_a_plan_for_a_target_is_told_to_it_and_so_are_its_runners_up(target: str
     assert plan.job.target == target
     assert plan.job.pins == {}
     assert all(plan.job.model_dump()[name] == value for name, value in named(target).assumes.items())
-    for candidate in (plan.best, *plan.alternatives):
+    for candidate in plan.ranked:
         assert render(replace(plan, best=candidate), target).paths()
     assert parse_plan(plan.to_json()) == replace(plan, search=replace(plan.search, seconds=0.0))
     if target in LEARNING or target == "mindspeed":  # whose GPUs are others

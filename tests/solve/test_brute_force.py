@@ -173,7 +173,7 @@ def test_the_same_job_gives_the_same_bytes() -> None:
 def test_the_plan_is_whole(name: str) -> None:
     model, gib, asked = CASES[name]
     plan = search(model, tight(model, gib), asked, top=1000)
-    for candidate in (plan.best, *plan.alternatives):
+    for candidate in plan.ranked:
         p, batch = candidate.configuration, candidate.configuration
         assert p.tp * p.cp * p.dp * p.pp == asked.gpus
         assert (p.tp * p.cp * p.dp) % (p.ep * p.etp) == 0

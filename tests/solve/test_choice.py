@@ -49,10 +49,7 @@ def planned(name: str, top: int = 8) -> Plan:
 
 
 def prospects(plan: Plan) -> list[Prospect]:
-    return [
-        scored(point, point.step_s, point.device_bytes)
-        for point in (restore(plan, each) for each in (plan.best, *plan.alternatives))
-    ]
+    return [scored(point, point.step_s, point.device_bytes) for point in (restore(plan, each) for each in plan.ranked)]
 
 
 def job(model: str, cluster: str, gpus: int, task: str, **more: object) -> Job:
@@ -88,7 +85,7 @@ def test_no_row_stands_above_one_that_is_faster_and_no_less_plain(model: str) ->
         plan = solved(*asked)
         if plan is None:
             continue
-        rows = (plan.best, *plan.alternatives)
+        rows = plan.ranked
         assert len({each.configuration for each in rows}) == len(rows)
         under = list(summary(plan))
         assert len(under) <= 12, asked

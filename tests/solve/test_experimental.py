@@ -35,7 +35,7 @@ def used(plan: Plan, candidate: Candidate) -> set[str]:
 def test_what_is_not_stable_is_used_by_no_plan_that_fits_without(model: str, gib: float) -> None:
     plan = search(tiny(model), tight(tiny(model), gib), job(8, 16, **PLAIN))
     assert plan.search.opened == ()
-    assert all(used(plan, candidate) == set() for candidate in (plan.best, *plan.alternatives))
+    assert all(used(plan, candidate) == set() for candidate in plan.ranked)
 
 
 def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
@@ -53,9 +53,9 @@ SHORT = {"backend": "deepspeed", "allow": (), "seq_length": 2048}
 def test_ulysses_splits_no_short_sequences_unless_it_is_asked_to(model: str, gpus: int, gib: float) -> None:
     small = tiny(model)
     plan = search(small, tight(small, gib), job(gpus, 16, **SHORT))
-    assert {each.configuration.cp for each in (plan.best, *plan.alternatives)} == {1}
+    assert {each.configuration.cp for each in plan.ranked} == {1}
     allowed = search(small, tight(small, gib), job(gpus, 16, **SHORT | {"allow": ("short_ulysses",)}))
-    assert max(each.configuration.cp for each in (allowed.best, *allowed.alternatives)) > 1
+    assert max(each.configuration.cp for each in allowed.ranked) > 1
     pinned = search(small, tight(small, gib), job(gpus, 16, **SHORT, pins={"cp": "2"}))
     assert [(one.name, one.pinned) for one in pinned.search.opened] == [("short_ulysses", True)]
 
@@ -69,7 +69,7 @@ def test_tuning_at_2k_tokens_is_planned_as_data_parallel_with_zero(
 ) -> None:
     asked = {"gpus": gpus, "global_batch_size": 64, "seq_length": 2048, "task": task, "backend": "deepspeed"}
     plan = search(load_model(model), load_cluster(cluster), Job(model=model, cluster=cluster, **asked))
-    first = (plan.best, *plan.alternatives)[:2]
+    first = plan.ranked[:2]
     assert all(each.configuration.dp == gpus and each.configuration.zero_stage in (1, 2, 3) for each in first)
     assert not any(each.configuration.optimizer_offload for each in first)
 

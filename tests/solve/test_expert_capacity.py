@@ -45,7 +45,7 @@ def test_nothing_is_used_unasked() -> None:
     asked = {"expert_capacity", "paged_stash", "fp8_attention"}
     for pins in ({}, {"dispatcher": "hybridep"}):
         found = plan("qwen3-30b-a3b", "b200", 8, 64, 4096, pins=pins, precision="mxfp8", allow=["all"]).plan
-        for one in (found.best, *found.alternatives):
+        for one in found.ranked:
             assert not asked & {*on(one.configuration)}
             assert one.configuration.cuda_graphs != "full iteration"
             assert one.configuration.gtp == 1

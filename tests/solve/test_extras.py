@@ -50,7 +50,7 @@ def test_what_is_put_on_can_be_taken_off(architecture: str) -> None:
 
 def every(plan: Plan) -> tuple[Candidate, ...]:
     more = (plan.beside.fastest,)
-    return (plan.best, *plan.alternatives, *(one for one in more if one is not None))
+    return (*plan.ranked, *(one for one in more if one is not None))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
     where = load_cluster(cluster)
     plan = search(model, where, asked, top=20)
     fixed = facts_of(model, where, plan.job)
-    for one in (plan.best, *plan.alternatives):
+    for one in plan.ranked:
         point = one.configuration
         assert not [
             c.name

@@ -33,7 +33,7 @@ KNOWN = (
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "recorded", lambda _: (KNOWN, SPREAD))
-    kept = (module.errors,)
+    kept = (module.errors, module._expected)
     for each in kept:
         each.cache_clear()
     yield

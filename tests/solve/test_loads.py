@@ -71,7 +71,7 @@ def test_the_busiest_ranks_peak_is_the_mean_ones_with_the_excess_of_its_slots() 
 
 
 def test_every_plan_shown_survives_what_an_untrained_router_does() -> None:
-    for one in (plan().best, *plan().alternatives):
+    for one in plan().ranked:
         assert one.standing is not None
         assert one.standing.fits >= 1 - RISK
         drawn = under_loads(restore(plan(), one))

@@ -10,7 +10,7 @@ import pytest
 from symconfig.cost import formulas
 from symconfig.cost.pipeline import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.plan import Plan
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import PAIRED_INTERLEAVED
 from symconfig.solve.costed import costed, stage_memory, timeline
@@ -42,10 +42,6 @@ def restored(plan: Plan) -> Prospect:
     return restore(plan, plan.best)
 
 
-def every(plan: Plan) -> tuple[Candidate, ...]:
-    return plan.ranked
-
-
 def test_it_is_taken_where_it_is_faster_and_left_where_not() -> None:
     for cluster in (H100, slow()):
         free, on, off = (
@@ -53,14 +49,14 @@ def test_it_is_taken_where_it_is_faster_and_left_where_not() -> None:
             for pins in ({"mbs": "1"}, {"mbs": "1", "moe_overlap": "on"}, {"mbs": "1", "moe_overlap": "off"})
         )
         assert free.fastest.predicted.step_s == min(on.fastest.predicted.step_s, off.fastest.predicted.step_s)
-        assert all(found.configuration.overlap_moe_a2a for found in every(on))
-        assert not any(found.configuration.overlap_moe_a2a for found in every(off))
+        assert all(found.configuration.overlap_moe_a2a for found in on.ranked)
+        assert not any(found.configuration.overlap_moe_a2a for found in off.ranked)
     assert free.fastest.configuration.overlap_moe_a2a
     assert not free.best.configuration.overlap_moe_a2a  # what it saves cannot be told
 
 
 def test_plans_with_it_are_what_megatron_takes() -> None:
-    for found in every(planned(pins={"moe_overlap": "on"})):
+    for found in planned(pins={"moe_overlap": "on"}).ranked:
         assert found.configuration.ep > 1
         assert found.configuration.pp == 1 or found.configuration.vpp > 1
         assert found.configuration.recompute != "full"

@@ -47,7 +47,7 @@ def test_every_plan_lies_within_the_pins(bounds: dict[str, list[int]]) -> None:
         plan = search(MIXTURE, sample_cluster(), asked, top=20)
     except (InfeasibleError, InputError):  # such as more chunks of a stage than there are layers for
         return
-    for candidate in (plan.best, *plan.alternatives):
+    for candidate in plan.ranked:
         for name, (low, high) in bounds.items():
             assert low <= value(candidate, name) <= high
 
@@ -135,7 +135,7 @@ def asked(layout: str, **more: object) -> str:
 def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> None:
     pins = {"layout": layout, "pp": str(pp), "vpp": str(len(expanded(layout)) // pp)}
     plan = search(MODEL, sample_cluster(), job(8, 16, pins=pins), top=10)
-    for candidate in (plan.best, *plan.alternatives):
+    for candidate in plan.ranked:
         parallel = candidate.configuration
         assert parallel.pp == pp
         chunks = [candidate.stages[j % pp].chunks[j // pp] for j in range(pp * parallel.vpp)]

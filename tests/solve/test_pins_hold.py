@@ -16,9 +16,11 @@ from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.configuration import DEGREES, EXTRAS
+from symconfig.plans.mixed import Alone
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import own_target, render
 from symconfig.render.files import write
+from symconfig.runs import mixed
 from symconfig.solve.pins import number_range
 from tests.sampled import sampled
 
@@ -123,6 +125,12 @@ def test_a_pin_is_in_the_plan_and_its_files_or_the_plan_is_refused(
         assert read.predicted.memory == pytest.approx(made.best.predicted.memory), value
 
 
+@pytest.fixture
+def neither_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the searches for what either kind of GPUs would do by itself: these tests hold no pin to them."""
+    monkeypatch.setattr(mixed, "_alone", lambda model, share, job, progress: Alone(share, why="not asked"))
+
+
 def tried_on_both(pins: dict[str, str]) -> Candidate | str:
     try:
         return plan_mixed("qwen3-30b-a3b", "h200*8 + h100*8", 32, 4096, pins=pins, top=1).best.candidate
@@ -130,6 +138,7 @@ def tried_on_both(pins: dict[str, str]) -> Candidate | str:
         return str(error)
 
 
+@pytest.mark.usefixtures("neither_alone")
 @pytest.mark.parametrize(("name", "value"), sampled(((name, value) for name in PIN_NAMES for value in VALUES[name]), 4))
 def test_a_pin_is_in_a_plan_over_two_kinds_of_gpus_or_it_is_refused(name: str, value: str) -> None:
     made = tried_on_both({"tp": "2", "pp": "2", "recompute": "none", "mbs": "1", name: value})

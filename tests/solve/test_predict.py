@@ -35,7 +35,7 @@ def test_the_plan_and_the_prediction_agree() -> None:
     pins = {"optimizer_offload": "0", "activation_offload": "off"}
     job = Job(model="llama3.1-70b", cluster="h100", gpus=64, global_batch_size=128, seq_length=8192, pins=pins)
     plan = search(model, cluster, job, top=3)
-    for candidate in (plan.best, *plan.alternatives):
+    for candidate in plan.ranked:
         predicted = predict(model, cluster, _configuration(candidate)).predicted
         assert predicted.time == pytest.approx(candidate.predicted.time)
         assert predicted.memory == pytest.approx(candidate.predicted.memory)

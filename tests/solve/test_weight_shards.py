@@ -121,7 +121,7 @@ def test_a_search_has_them_only_where_they_are_allowed() -> None:
     """They are not opened by themselves, however little fits; a pin asks for them."""
     for gib in (2.0, 0.6):
         shown = planned(gib)
-        assert {each.configuration.gtp for each in (shown.best, *shown.alternatives)} == {1}
+        assert {each.configuration.gtp for each in shown.ranked} == {1}
     asked = planned(2.0, pins={"gtp": "2"})
     assert [(one.name, one.pinned) for one in asked.search.opened] == [("gtp", True)]
     least = planned(2.0, allow=("gtp",)).search

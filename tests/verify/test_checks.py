@@ -111,6 +111,7 @@ def test_a_check_that_breaks_is_a_failed_check_and_the_next_module_still_runs(
     assert "RuntimeError: out of luck" in found[1].detail
 
 
+@pytest.mark.usefixtures("warm_deepspeed")
 @pytest.mark.parametrize("target", ["megatron", "deepspeed"])
 def test_files_for_another_target_than_the_plan_s_are_held_against_that_target(tmp_path: Path, target: str) -> None:
     other = "deepspeed" if target == "megatron" else "megatron"
@@ -137,7 +138,7 @@ def _edit(folder: Path, name: str, place: Path) -> None:
     path.write_text(f"{first}\n{line}\n{rest}")
 
 
-@pytest.mark.usefixtures("no_megatron")
+@pytest.mark.usefixtures("no_megatron", "warm_deepspeed")
 @pytest.mark.parametrize("how", ["edited", "forged", "without a manifest"])
 @pytest.mark.parametrize(
     ("target", "name"), [("megatron", "launch.sh"), ("megatron", "sbatch.sh"), ("deepspeed", "train.py")]
@@ -205,6 +206,7 @@ def test_a_package_that_is_not_here_is_skipped_and_the_last_line_says_how_to_ins
     assert "'symconfig[verify]'" in last
 
 
+@pytest.mark.usefixtures("warm_deepspeed")
 def test_without_accelerate_the_trainer_s_part_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _plan_folder(tmp_path, "deepspeed")
     real = importlib.util.find_spec

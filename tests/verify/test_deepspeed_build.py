@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,9 @@ from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify import deepspeed
 from symconfig.verify.checks import Check, Options, verify
-from symconfig.verify.runners import deepspeed_runner
 from symconfig.verify.shell import dry_run
 from tests.render.deepspeed_support import tiny
 from tests.sample_plans import sample_model, sample_plan
-from tests.warm import warm
 
 pytest.importorskip("deepspeed")
 pytest.importorskip("transformers")
@@ -39,20 +35,6 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Import the frameworks once for all processes that are started with this Python."""
-    offline = {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    with warm(tmp_path_factory.mktemp("warm"), *deepspeed_runner.IMPORTED_ONCE["build"], environment=offline) as python:
-        yield python
-
-
-@pytest.fixture
-def quick(imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask DeepSpeed in a process that need not import it."""
-    monkeypatch.setattr(sys, "executable", str(imported))
-
-
 def _folder(folder: Path, **fields: Any) -> Path:
     plan = sample_plan(fields.pop("model"), backend="deepspeed", sequence_parallel=False, **fields)
     write(render(plan, "deepspeed"), folder)
@@ -65,7 +47,7 @@ def _ranks(folder: Path) -> list[Check]:
     return list(deepspeed.ranks(folder, load_plan(folder), words[start:], Options()))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("warm_deepspeed")
 @pytest.mark.parametrize("case", CASES)
 def test_first_and_last_rank_hold_what_the_plan_says(case: str, tmp_path: Path) -> None:
     found = _ranks(_folder(tmp_path, **CASES[case]))
@@ -75,7 +57,7 @@ def test_first_and_last_rank_hold_what_the_plan_says(case: str, tmp_path: Path) 
     assert found[0].compared[0].ours > 1e9
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("warm_deepspeed")
 def test_a_lost_layer_is_named_with_its_numbers(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("qwen lora"), dp=1, zero_stage=1)
     path = folder / "model" / "config.json"
@@ -96,6 +78,7 @@ def test_ranks_of_a_model_with_adapters_need_peft(tmp_path: Path, monkeypatch: p
         verify(folder, build=True)
 
 
+@pytest.mark.usefixtures("warm_deepspeed")
 def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
     path = folder / "model" / "config.json"
@@ -105,7 +88,7 @@ def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path)
     assert "not a multiple of the number of attention heads" in found.detail
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("warm_deepspeed")
 def test_a_rank_that_hangs_or_crashes_is_said(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
     (folder / "train.py").write_text("import time\ntime.sleep(600)\n")

@@ -159,10 +159,22 @@ class Trained:
         the all-gathers of sharded weights. fill: share of their tokens that are real. streamed_s: seconds to copy this
         GPU's shards from the host before each.
         """
-        made, parts = times(self.prospect, self.parts), self.parts
-        longest = fill * (float(made.forward.sum(axis=1).max()) + made.busy_s)
-        gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
-        return (passes + self.candidate.configuration.pp - 1) * (longest + float(np.max(gathered)))
+        if (key := (fill, streamed_s)) not in self._pass_s:
+            parts = self.parts
+            gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
+            self._pass_s[key] = fill * self._longest_s + float(np.max(gathered))
+        return (passes + self.candidate.configuration.pp - 1) * self._pass_s[key]
+
+    @cached_property
+    def _pass_s(self) -> dict[tuple[float, float], float]:
+        """Return the seconds of one micro-batch's forward by (fill, streamed_s), as far as `passes_s` was asked."""
+        return {}
+
+    @cached_property
+    def _longest_s(self) -> float:
+        """Return the seconds of a full micro-batch's forward on the slowest stage, with its message. Cached."""
+        made = times(self.prospect, self.parts)
+        return float(made.forward.sum(axis=1).max()) + made.busy_s
 
     def reading(self, room: int) -> Trained:
         """Return the model with micro-batches of one sequence of `room` tokens, for forwards only; cached by room. It

@@ -13,10 +13,11 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.cost.partition.kept import floor_bytes
+from symconfig.cost.partition.links import digits, is_gather
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.layout import PARTIAL
+from symconfig.graph.layout import PARTIAL, WHOLE
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.programs import convolutions, transformer
@@ -154,3 +155,20 @@ def test_states_of_all_parameters_are_there() -> None:
     sizes = COSTS.framework.bytes
     parameters = sum(node.times * prod(node.ports[0].sizes) for node in COSTS.net.nodes if node.parameter is not None)
     assert floor_bytes(COSTS, 1) > (2 + sizes.gradient + sizes.optimizer) * parameters
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "gathers"),
+    [
+        ((0, WHOLE), (WHOLE, WHOLE), True),
+        ((0, 1), (WHOLE, 1), True),
+        ((0, 1), (WHOLE, WHOLE), True),
+        ((0, 1), (WHOLE, 0), False),
+        ((0, PARTIAL), (WHOLE, WHOLE), False),
+        ((0, WHOLE), (0, WHOLE), False),
+    ],
+)
+def test_a_gather_is_a_change_that_gathers_along_some_axis_and_does_no_more(
+    given: tuple[int, ...], taken: tuple[int, ...], gathers: bool
+) -> None:
+    assert is_gather([int(one) for one in digits(np.array(given), np.array(taken))]) == gathers

@@ -61,6 +61,7 @@ def refused(config: dict[str, Any], *words: str, gpus: int | None = 8, supplied:
     return str(caught.value)
 
 
+@pytest.mark.usefixtures("warm_deepspeed")
 def test_deepspeed_resolves_the_same() -> None:
     pytest.importorskip("deepspeed")
     from symconfig.verify.deepspeed import run as real

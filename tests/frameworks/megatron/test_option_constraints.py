@@ -11,7 +11,6 @@ from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.option_constraints import DEEPEP_SIZES, OLD_RELEASES, OPTION_CONSTRAINTS
 from symconfig.plans.configuration_set import ConfigurationSet
 
-EVERY = OPTION_CONSTRAINTS
 PLAIN = ConfigurationSet(
     overlap_tp_comm=False,
     moe_dispatcher="alltoall",
@@ -38,7 +37,7 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("constraint", EVERY, ids=lambda one: one.name)
+@pytest.mark.parametrize("constraint", OPTION_CONSTRAINTS, ids=lambda one: one.name)
 def test_a_plan_without_options_is_never_refused(constraint: Constraint) -> None:
     assert constraint.verdict(Fixed(), PLAIN) is Verdict.HOLDS
     assert constraint.verdict(Fixed(), PLAIN.having(moe_dispatcher="allgather")) is Verdict.HOLDS
@@ -77,7 +76,7 @@ def test_graphs_go_with_what_their_release_takes(
     fixed = Fixed(
         num_experts=8 if graphs == "router" else 0, attention_dropout=0.0, hidden_dropout=0.0, architecture="hopper"
     )
-    found = {one.verdict(fixed, point) for one in in_force(EVERY, version)}
+    found = {one.verdict(fixed, point) for one in in_force(OPTION_CONSTRAINTS, version)}
     assert (Verdict.FAILS not in found) is runs
     assert Verdict.UNKNOWN not in found
 
@@ -94,5 +93,5 @@ def test_graphs_go_with_what_their_release_takes(
 def test_weights_are_gathered_in_8_bits(options: dict[str, Any], precision: str, runs: bool) -> None:
     given = {"optimizer_offload": 0.0, "zero_stage": 1} | options
     point = PLAIN.having(fp8_param_gather=True, precision=precision, **given)
-    found = {one.verdict(Fixed(), point) for one in in_force(EVERY, "core_v0.19.0")}
+    found = {one.verdict(Fixed(), point) for one in in_force(OPTION_CONSTRAINTS, "core_v0.19.0")}
     assert (Verdict.FAILS not in found) is runs

@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_plans_own_choice_is_what_the_search_said_of_it(case: str) -> None:
     of = plan(**CASES[case])
-    for candidate in (of.best, *of.alternatives):
+    for candidate in of.ranked:
         found = judged(of, carried(candidate, of))
         assert not found.refused
         assert found.safe

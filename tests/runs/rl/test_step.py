@@ -47,7 +47,7 @@ def test_the_phases_make_the_step_and_a_plain_one_of_the_shortest_is_first() -> 
         assert max(each.bytes for each in step.phases) <= plan.usable_bytes
     first, *others = [step.step_s for step in plan.rl]
     assert others == sorted(others)
-    points = [restore(plan, each) for each in (plan.best, *plan.alternatives)]
+    points = [restore(plan, each) for each in plan.ranked]
     scores = [step.step_s * float(premium(len(unusual(each)))) for each, step in zip(points, plan.rl, strict=True)]
     assert first <= TIE * min(others) or len(unusual(points[0])) < max(map(len, map(unusual, points)))
     close = [complexity(each) for each, score in zip(points, scores, strict=True) if score <= TIE * min(scores)]
@@ -86,7 +86,7 @@ def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> 
 
 def test_what_is_away_is_on_the_host_and_not_on_the_gpu() -> None:
     plan = usual()
-    for candidate, step in zip((plan.best, *plan.alternatives), plan.rl, strict=True):
+    for candidate, step in zip(plan.ranked, plan.rl, strict=True):
         memory = candidate.predicted.memory
         resting = next(each for each in step.phases if each.name == "generation").holds
         for name in ("weights", "optimizer state"):
@@ -235,7 +235,7 @@ def test_an_actor_of_deepspeed_is_an_ordinary_plan_in_the_same_phases() -> None:
     plan = planned(target="openrlhf")
     assert (plan.best.target.backend, plan.best.configuration.pp) == ("deepspeed", 1)
     assert {step.away for step in plan.rl} <= {(), ("optimizer state",)}
-    for candidate, step in zip((plan.best, *plan.alternatives), plan.rl, strict=True):
+    for candidate, step in zip(plan.ranked, plan.rl, strict=True):
         memory = candidate.predicted.memory
         asleep = 2 * parameters(plan.model).total / step.rollout_tp  # OpenRLHF's vLLM sleeps at level 1
         states = sum(memory[name] for name in step.away) + candidate.predicted.host_bytes + asleep
