@@ -158,7 +158,7 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     if after is None:
         return progress.with_unplaced(wish.name, wish.now, KEY_TOO, tree.place(wish.path, of_key=True))
     was = None if have is None else trees.spelled(have)
-    there, at_hand = (after.reading.deepspeed, after) if have is None else (tree, progress.draft)  # of a new key after
+    there, at_hand = (after.reading.deepspeed, after) if wish.now is not None else (tree, progress.draft)
     place = (there or tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
     place = at_hand.in_source(place) or place
     progress = progress.with_changes(after, Change(wish.name, was, wish.now, place))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
@@ -20,7 +20,7 @@ SCHEMA = "symconfig.adapt/1"
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
 ELSE_TOO = "to write it there would change something else as well"
 KEY_TOO = "it cannot be written there so that nothing else changes"  # of a key of a JSON
-MADE = "the script writes this file out of variables, or in parts"
+MADE = "the script writes this file itself, and not from a text that stands in it just so"
 NO_NEWLINE = "\\ No newline at end of file\n"
 
 
@@ -231,38 +231,54 @@ class Draft:
     def meaning(self) -> Meaning:
         return Meaning.of(self.reading)
 
-    def in_source(self, place: Place) -> Place | None:
-        """Return a place where it can be edited: for one in a file that the script writes that in the script, None if
-        the file's text does not stand there, in one piece and once; any other as it is.
+    def sources(self, place: Place) -> list[Place]:
+        """Return the places where it can be edited: for one in a file that the script writes those in the script where
+        the file's whole text stands; any other as it is.
         """
         texts = self.texts
         if (made := texts.get(place.file)) is None or not made.made:
-            return place
-        sources = (text for text in texts.values() if not text.made and text.data.count(made.data) == 1)
-        if (text := next(sources, None)) is None:
-            return None
-        start = text.data.find(made.data)
-        return text.place(start + place.start, start + place.end)
+            return [place]
+        return [
+            text.place(start + place.start, start + place.end)
+            for text in texts.values()
+            if made.data and not text.made
+            for start in (match.start() for match in re.finditer(re.escape(made.data), text.data))
+        ]
+
+    def in_source(self, place: Place) -> Place | None:
+        """Return the only place of `sources`; None without one, or with several."""
+        places = self.sources(place)
+        return places[0] if len(places) == 1 else None
 
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Return the draft after the first group of edits whose result is `right` by its meaning; None without one.
 
-        Each group is applied in memory and the files are read again; one that makes them unreadable is passed over.
+        Each group is applied in memory and the files are read again; one that makes them unreadable is passed over, and
+        so is one in the text of a file that the script writes if another file that it writes changes too.
         """
         texts = self.texts
         for attempt in attempts:
-            edits = [Edit(place, edit.text) for edit in attempt if (place := self.in_source(edit.place))]
-            if not edits or len(edits) < len(attempt) or any(edit.place.file not in texts for edit in edits):
-                continue  # in a file that is not one of its own, such as a template
-            try:
-                changed = {file: edited(texts[file], edits) for file in {edit.place.file for edit in edits}}
-                files = {**self.files, **changed}
-                after = Draft(self.read, self.read(files), files)
-            except (SymconfigError, ValueError):  # it cannot be read any more, or the edits overlap
-                continue
-            if right(after.meaning):
-                return after
+            made = {edit.place.file for edit in attempt if edit.place.file in texts and texts[edit.place.file].made}
+            places = [self.sources(edit.place) for edit in attempt]
+            for at in range(max(map(len, places), default=0) if all(places) else 0):
+                edits = [
+                    Edit(some[min(at, len(some) - 1)], edit.text) for some, edit in zip(places, attempt, strict=True)
+                ]
+                if any(edit.place.file not in texts for edit in edits):
+                    continue  # in a file that is not one of its own, such as a template
+                try:
+                    changed = {file: edited(texts[file], edits) for file in {edit.place.file for edit in edits}}
+                    files = {**self.files, **changed}
+                    after = Draft(self.read, self.read(files), files)
+                except (SymconfigError, ValueError):  # it cannot be read any more, or the edits overlap
+                    continue
+                if right(after.meaning) and (not made or after.written_but(made) == self.written_but(made)):
+                    return after
         return None
+
+    def written_but(self, names: Collection[str]) -> dict[str, bytes]:
+        """Return the bytes of the files that the script writes, by name, without those of `names`."""
+        return {text.file: text.data for text in self.reading.written if text.file not in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,8 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )
-    return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in reading.runs)), variables)
+    runs = tuple(followed(run, lookup) for run in reading.runs)
+    return _unmentioned(replace(reading, runs=runs, written=tuple(written.values())), variables)
 
 
 def refused(tree: Tree) -> InputError:

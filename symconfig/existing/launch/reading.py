@@ -288,7 +288,7 @@ class Reading:
         texts: the files that were read, the named one first.
         settings: the program's options in order.
         program: what is started ("pretrain_gpt.py"); None if unknown, as for a bare line of arguments.
-        launcher: the words before the program ("torchrun", "--nproc_per_node", "8").
+        launcher: the words before it ("torchrun", "--nproc_per_node", "8").
         tree: the YAML that the settings stand in.
         deepspeed: the JSON given to --deepspeed(_config), or the file itself.
         accelerate: Accelerate's file, which its launcher is given.
@@ -297,11 +297,10 @@ class Reading:
         world: GPUs that are started.
         unread: what was not understood.
         model_config: path of the model's config.json, if the program is given one that exists.
-        recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
-        scheduler: options of `#SBATCH` comments by name without dashes.
+        recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config". scheduler: `#SBATCH` options by bare name.
         runs: further runs of the same program in the script, with other words.
         others: words of the other programs that the script starts.
-        stops: places of checks that would end the script with an error.
+        stops: places of checks that would end the script with an error. written: files of known text that it writes.
         possible: options that the program may get under an unknown condition; their values are not known.
     """
 
@@ -324,6 +323,7 @@ class Reading:
     others: tuple[tuple[str, ...], ...] = ()
     stops: tuple[Place, ...] = ()
     possible: tuple[Setting, ...] = ()
+    written: tuple[Text, ...] = ()
 
     @property
     def file(self) -> str:

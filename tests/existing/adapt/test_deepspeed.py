@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt.draft import Adapted
+from symconfig.existing.adapt.draft import MADE, Adapted
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
@@ -99,9 +100,34 @@ def test_a_json_that_the_script_writes_is_changed_in_the_script(tmp_path: Path) 
 def test_a_json_that_the_script_writes_out_of_variables_is_left_to_a_person(tmp_path: Path) -> None:
     outcome = adapted(str(_script_with_json(tmp_path, "$Z")), plan(zero_stage=3), {})
     item = next(each for each in outcome.unplaced if each.option == "zero_optimization.stage")
-    assert (item.now, item.why) == ("3", "the script writes this file out of variables, or in parts")
+    assert (item.now, item.why) == ("3", MADE)
     assert str(item.place).endswith("train.sh):5:9")
     assert not outcome.files
+
+
+PLAIN = '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, "zero_optimization": {"stage": 2}}\n'
+START = "deepspeed --num_gpus 16 train.py --deepspeed_config ds.json\n"
+
+
+@pytest.mark.parametrize("first", ["ds", "other"])
+def test_of_two_equal_texts_in_a_script_that_of_the_file_in_use_is_changed(tmp_path: Path, first: str) -> None:
+    names = (first, "other" if first == "ds" else "ds")
+    body = "".join(f"cat > {name}.json <<'EOF'\n{PLAIN}EOF\n" for name in names)
+    (path := tmp_path / "train.sh").write_text(body + START)
+    outcome = adapted(str(path), plan(zero_stage=3), {})
+    stages = re.findall(r"> (\w+).json.*\n.*\"stage\": (\d)", outcome.files[str(path)].decode())
+    assert dict(stages) == {"ds": "3", "other": "2"}
+    assert not outcome.unplaced
+    assert {each.place.file for each in outcome.changes} == {str(path)}
+
+
+@pytest.mark.parametrize("other", ["eval.json", "$OUT/eval.json"])
+def test_a_text_that_a_script_writes_into_two_files_is_left_to_a_person(tmp_path: Path, other: str) -> None:
+    body = f"OUT=.\nwrite() {{\ncat > $1 <<'EOF'\n{PLAIN}EOF\n}}\nwrite {other}\nwrite ds.json\n{START}"
+    (path := tmp_path / "train.sh").write_text(f"{body}python serve.py {other}\n")
+    outcome = adapted(str(path), plan(zero_stage=3), {})
+    assert not outcome.files
+    assert "zero_optimization.stage" in {item.option for item in outcome.unplaced}
 
 
 @pytest.mark.parametrize("section", ["3", "null", "true"])
