@@ -22,7 +22,7 @@ ALLOWED = {
     **dict.fromkeys(
         (
             "descriptor/hub.py", "frameworks/backend.py", "frameworks/megatron/environment.py", "render/deepspeed.py",
-            "render/launchers.py", "report/page.py", "solve/interval.py", "solve/usual.py",
+            "render/launchers.py", "report/page.py", "solve/usual.py",
         ),
         "data of the package, of a checkout or of Hugging Face's cache",
     ),
