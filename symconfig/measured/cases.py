@@ -102,6 +102,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
     options.tuned("vpp", chunks, parts, unstated)
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
+    packing = _packing(options)
     first, last = map(int, options.get("ends_as_layers", (0, 0), pp > 1))
     configuration = Setup(
         tp=tp,
@@ -123,7 +124,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         # Places that they take: a loss behind a norm of its own has two (aleph-alpha).
         account_for_embedding=first,  # type: ignore[arg-type]
         account_for_loss=last,  # type: ignore[arg-type]
-        packing=_packing(options),
+        packing=packing,
         pipeline_layout=layout or None,
         activation_offload=bool(options.get("activation_offload")),
         optimizer_offload=float(options.get("optimizer_offload", False)),
