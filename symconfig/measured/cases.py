@@ -23,10 +23,18 @@ from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.frameworks.megatron.flags import FlagTable, flags
-from symconfig.frameworks.megatron.options import by_destination, precision
+from symconfig.frameworks.megatron.options import by_destination
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.measured.assumptions import COUNTING, OF_FRAMEWORK, SIZES, Counting, Program, assumptions
-from symconfig.measured.row_model import model_of
+from symconfig.measured.row_arguments import (
+    check_model,
+    mark_repeated,
+    of_model,
+    of_options,
+    unread,
+    with_switches,
+)
+from symconfig.measured.row_model import adapted, model_of, public_vocabulary
 from symconfig.measured.row_options import RowOptions, attention_of
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.schedule.timeline import Start
@@ -94,8 +102,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
     options.tuned("vpp", chunks, parts, unstated)
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
-    packing = None if options.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
-    options.guess("packing", packing, True)
+    packing = _packing(options)
     first, last = map(int, options.get("ends_as_layers", (0, 0), pp > 1))
     configuration = Setup(
         tp=tp,
@@ -171,9 +178,10 @@ def of_run(run: Run, cluster: ClusterDescriptor, options: RowOptions | None = No
 def _of_arguments(row: Row, options: RowOptions, model: ModelDescriptor | None) -> Case:
     """Return the case of a row with Megatron-LM's arguments; its degrees, batch and length replace theirs.
 
-    Its precision (bf16 or fp16, by default bf16) holds if they state none; the source's arguments replace its own.
-    model: None: that of the arguments, if they state its shape, else the row's. Raises InputError for arguments that
-    are not predicted.
+    Its other options and fields of its model hold where they state none; options that they contradict are `ignored`.
+    The source's arguments replace its own. model: None: that of the arguments, if they state its shape, else the
+    row's; of a LoRA row with its adapter, as in Megatron-Bridge. Raises InputError for arguments that are not
+    predicted, and for a model's field that they contradict.
     """
     assumption, p, arguments = options.assumption, row.parallel, row.options.megatron_args or {}
     if isinstance(assumed := assumption.options.get("megatron_args"), dict):
@@ -185,19 +193,41 @@ def _of_arguments(row: Row, options: RowOptions, model: ModelDescriptor | None) 
     whole = row.batch.global_ or micro * dp * (row.batch.grad_accum or 1)
     names |= {dest: p[degree] for degree, dest in DEGREES.items() if degree in p} | {_OF_ALL_CHUNKS: p.get("vpp")}
     names |= {"micro_batch_size": micro, "global_batch_size": whole, "seq_length": seq_length}
-    if precision(names) is None:
-        names["fp16" if options.option("precision", "bf16") == "fp16" else "bf16"] = True
+    names |= of_options(names, options)
     vocabulary = row.model.vocab_size or assumption.model.get("vocab_size")
     options.guess("vocab_size", vocabulary, row.model.vocab_size is None)
-    if model is None and not all(map(names.get, _SHAPE)):
-        model = model_of(row, options, seq_length)
-    run = recovered(names, tp * pp * cp * dp, options.cluster, Supplied(model=model, vocab_size=vocabulary), table)
+    whole_shape, lora = all(map(names.get, _SHAPE)), row.task == "lora"
+    if model is None and whole_shape:
+        names |= of_model(names, row.model)
+    named = model or (None if whole_shape else model_of(row, options, seq_length))
+    supplied = Supplied(
+        model=named and named.model_copy(update={"adapter": None}), vocab_size=vocabulary or public_vocabulary(row)
+    )
+    run = recovered(names, tp * pp * cp * dp, options.cluster, supplied, table)
+    configuration = replace(with_switches(options, names, run.configuration), packing=_packing(options))
+    run = replace(run, configuration=configuration)
+    found = of_run(run, options.cluster, options)
+    if model is None:
+        check_model(row.model, found.model)
+    if lora:
+        options.guess("lora", assumption.lora, row.model.lora is None)
+        found = replace(found, model=adapted(found.model, row, assumption))
+    mark_repeated(options, names, configuration)
     return replace(
-        of_run(run, options.cluster, options),
+        found,
         counting=assumption.flops,
         documented=tuple(options.documented.items()),
-        ignored=options.ignored,
+        ignored=(*options.ignored, *unread(row, found.model)),
     )
+
+
+def _packing(options: RowOptions) -> Any:
+    """Return how the row's samples are packed: as its source does it, recorded; None in pretraining, or if each
+    sequence is one sample.
+    """
+    plain = options.get("packed_single_sample") or options.row.task == "pretrain"
+    options.guess("packing", None if plain else options.assumption.packing, True)
+    return None if plain else options.assumption.packing
 
 
 def _others(c: Setup, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Setup, ...]:

@@ -38,8 +38,7 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     for an incomplete shape or an invalid model.
     """
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
-    listed = next((item for item in assumptions().models if item.name == row.model.name), None)
-    zoo, public = (listed.zoo, listed.fields) if listed else (_zoo_names().get(_letters(row.model.name)), {})
+    zoo, public = _public(row)
     fields: dict[str, Any] = (
         _zoo_model(zoo).model_dump(mode="json", by_alias=True) if zoo else _typical(stated, seq_length)
     ) | public
@@ -75,7 +74,7 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     if fields.get("sliding_window_pattern") and len(fields["sliding_window_pattern"]) != fields["num_hidden_layers"]:
         fields["sliding_window_pattern"] = None
     if row.task == "lora":
-        fields["adapter"] = _adapter(row, assumption)
+        fields["adapter"] = adapter_of(row, assumption)
     return validate(Document(fields, f"model {row.model.name}"), ModelDescriptor)
 
 
@@ -88,7 +87,27 @@ def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
+def _public(row: Row) -> tuple[str | None, dict[str, Any]]:
+    """Return (zoo's model or None, fields that replace its own) of the public model of the row's name."""
+    listed = next((item for item in assumptions().models if item.name == row.model.name), None)
+    return (listed.zoo, listed.fields) if listed else (_zoo_names().get(_letters(row.model.name)), {})
+
+
+def public_vocabulary(row: Row) -> int | None:
+    """Return the vocabulary's size of the public model of the row's name; None if no model is known by it."""
+    zoo, fields = _public(row)
+    return fields.get("vocab_size") or (_zoo_model(zoo).vocab_size if zoo else None)
+
+
+def adapted(model: ModelDescriptor, row: Row, assumption: Assumption) -> ModelDescriptor:
+    """Return the model with the row's LoRA adapter, in place of its own. Raises InputError if none is stated, nor by
+    the source, or it is none of this model.
+    """
+    fields = model.model_dump(mode="json", by_alias=True) | {"adapter": adapter_of(row, assumption)}
+    return validate(Document(fields, f"model {row.model.name}"), ModelDescriptor)
+
+
+def adapter_of(row: Row, assumption: Assumption) -> dict[str, Any]:
     """Return the LoRA adapter's fields: those of the row over its source's, with Megatron-Bridge's names replaced.
     Raise InputError if neither states any.
     """

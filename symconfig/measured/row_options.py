@@ -141,7 +141,6 @@ _TYPES: Mapping[str, Any] = {
 }
 # What says again what another option says, or in these words what is predicted.
 _SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
-    "transformer_impl": (),
     "pipeline_schedule": (),
     "precision_setting": (),
     "method": (),  # of mapping experts: the degrees say it
@@ -153,16 +152,14 @@ class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
-        """Read the options of a row; with Megatron-LM's arguments all others count as read, as they repeat them.
-
-        Records an assumed GPU, and an assumed network if the run spans nodes (of 8 GPUs unless stated) or has an
-        unknown number of GPUs. cluster: replaces the row's. Raises InputError for an option not understood or a GPU
-        unknown.
+        """Read the options of a row; records an assumed GPU, and an assumed network if the run spans nodes (of 8 GPUs
+        unless stated) or has an unknown number of GPUs. cluster: replaces the row's. Raises InputError for an option
+        not understood or a GPU unknown.
         """
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
         self.stated, self._unread = _spelled(row.options.model_dump(exclude_none=True))
-        self._unused = set() if row.options.megatron_args else set(self.stated)
+        self._unused = self.stated.keys() - {"megatron_args"}
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)

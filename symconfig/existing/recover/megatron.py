@@ -76,7 +76,8 @@ def _problems(names: Namespace, gpus: int, supplied: Supplied) -> Iterator[Probl
     Stops after numbers out of range, and after weight shards that are no multiple of tp, or GPUs that are no
     multiple of shards (or tp) x pp x cp: these are `Impossible`.
     """
-    for dest, what in uncounted.refused(names):
+    experts = bool(names["num_experts"]) or (supplied.model is not None and supplied.model.experts is not None)
+    for dest, what in uncounted.refused(names, experts=experts):
         yield names.problem(f"{what} is not predicted", dest)
     if options.precision(names) is None:
         yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")

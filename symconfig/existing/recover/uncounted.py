@@ -14,13 +14,14 @@ from typing import Any
 
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
-from symconfig.formats.megatron import LINKED
+from symconfig.formats.megatron import DEGREES, LINKED
 from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron import mindspeed
 from symconfig.frameworks.megatron.flags import Value, defaults, first_with, versions
 from symconfig.resources import json_data
 
 DATA = Path(__file__).with_name("destinations.json")
+_EXPERT_SHARDS = "expert_tensor_parallel_num_weight_shards"
 _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it
 
 
@@ -37,15 +38,24 @@ def counted() -> frozenset[str]:
     return frozenset(data["read"]).union(data["undescribed"]) | LINKED | (DECIDED - ignored)
 
 
-def refused(names: Namespace, kind: str = "refused") -> Iterator[tuple[str, str]]:
+def refused(names: Namespace, kind: str = "refused", experts: bool = True) -> Iterator[tuple[str, str]]:
     """Yield (destination, reason) of each option of a kind with another value than its default.
 
-    "refused": of runs that are not predicted; "undescribed": of models that no descriptor describes.
+    "refused": of runs that are not predicted; "undescribed": of models that no descriptor describes. experts: whether
+    the model has any; without them, or up to their degree of tensor parallelism, shards of their weights split nothing.
     """
     own = mindspeed.refused() if kind == "refused" else {}
     for dest, what in (*destinations()[kind].items(), *own.items()):
+        if dest == _EXPERT_SHARDS and not (experts and _splits_experts(names)):
+            continue
         if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
+
+
+def _splits_experts(names: Namespace) -> bool:
+    """Return whether the experts' weights have more shards than tensor-parallel ranks: Megatron-LM's own default."""
+    etp = names.whole(DEGREES["etp"], names.whole(DEGREES["tp"]))
+    return names.whole(_EXPERT_SHARDS, etp) > etp
 
 
 def left_out(names: Namespace) -> Iterator[Assumed]:

@@ -89,6 +89,12 @@ def test_what_would_be_another_run_is_not_predicted(option: str) -> None:
     assert [problem.field for problem in found.unpredicted] == [option.split()[0]]
 
 
+def test_shards_of_experts_that_a_dense_model_has_not_change_nothing() -> None:
+    found = run(f"{SEVENTY} --expert-tensor-parallel-num-weight-shards 8")
+    assert found.judged is not None
+    assert not found.unpredicted
+
+
 EXPERTS = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 8 --num-experts 8 --moe-router-topk 2 --moe-aux-loss-coeff 0.01 --seq-length 2048 "

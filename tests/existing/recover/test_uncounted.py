@@ -88,6 +88,26 @@ def test_what_is_refused_is_so_by_name(line: str, dests: list[str]) -> None:
     assert sorted(dest for dest, _ in uncounted.refused(names_of(line))) == dests
 
 
+SHARDS = "expert_tensor_parallel_num_weight_shards"
+
+
+@pytest.mark.parametrize(
+    ("line", "experts", "dests"),
+    [
+        ("--train-iters 10", True, []),
+        ("--expert-tensor-parallel-num-weight-shards 1", True, []),
+        ("--tensor-model-parallel-size 4 --expert-tensor-parallel-num-weight-shards 4", True, []),
+        ("--tensor-model-parallel-size 4 --expert-tensor-parallel-num-weight-shards 8", True, [SHARDS]),
+        ("--expert-tensor-parallel-size 2 --expert-tensor-parallel-num-weight-shards 2", True, []),
+        ("--expert-tensor-parallel-size 2 --expert-tensor-parallel-num-weight-shards 4", True, [SHARDS]),
+        ("--expert-tensor-parallel-size 2 --expert-tensor-parallel-num-weight-shards 4", False, []),
+    ],
+)
+def test_shards_of_experts_are_refused_only_where_they_split_some(line: str, experts: bool, dests: list[str]) -> None:
+    """Megatron-LM 0.19 resolves the option to the experts' tensor parallelism, and prints that (arguments.py)."""
+    assert [dest for dest, _ in uncounted.refused(names_of(line), experts=experts)] == dests
+
+
 DENSE = {"model": "llama2-13b", "cluster": "h100", "tp": 4, "pp": 1, "dp": 2, "overlap_pp_p2p": False}
 STAGED = DENSE | {"pp": 4, "pipeline_layout": None}
 PARTS = {"model": granite_4(), "cluster": "h100", "tp": 1, "pp": 1, "ep": 2, "dp": 2, "overlap_pp_p2p": False}
