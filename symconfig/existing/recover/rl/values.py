@@ -85,6 +85,11 @@ class Values(Arguments):
         text = Arguments.text(self, *names)
         return None if text is None or text.lower() in _NULL else text
 
+    def silent(self, *names: str) -> bool:
+        """Return whether a field or key (`names`: one) is absent, null or none; not if its value is unknown."""
+        setting = self.find(*names)
+        return setting is None or (setting.unknown is None and self.text(*names) is None)
+
     def switch(self, *names: str) -> bool:
         """Return whether a switch is on: without a value, or with any but FALSE and null; else its default."""
         text = Arguments.text(self, *names)
