@@ -18,7 +18,7 @@ from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting, Word, settings
 from symconfig.existing.recover import deepspeed, megatron
-from symconfig.existing.recover.arguments import ABOVE_ZERO, WRONG
+from symconfig.existing.recover.arguments import ABOVE_ZERO
 from symconfig.existing.recover.deepspeed_model import adapted, named_model, named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.step import Packed, Step
@@ -132,24 +132,10 @@ class Script:
         """Return whether an adapter is trained: one of a rank other than 0."""
         return self.values.text("adapter.r") not in (None, "0")
 
-    def _alpha(self, rank: int) -> float:
-        """Return the adapter's alpha: 2 x rank for none or 0 in a program without a default number. Raises InputError.
-
-        Elsewhere null, 0 and less are no alpha that is described.
-        """
-        values, field = self.values, "adapter.lora_alpha"
-        alpha, name = values.number(field), values.name(field)
-        if not alpha and (name not in self.keys or self.keys[name].unset is None):
-            return 2.0 * rank
-        if alpha is None or alpha <= 0:
-            got = "nothing" if alpha is None else f"{alpha:g}"
-            raise InputError(self.problem(field, WRONG, got=got, need="a number above zero"))
-        return alpha
-
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         """Return the fields of the LoRA or QLoRA adapter; None if there is none, or if the rank is malformed (recorded
-        in the problems of `values`). Raises InputError for an adapter without a rank, and as `_alpha`. By default all
-        linear layers, no dropout. Targets are read as Megatron-Core's names if the workers take its options.
+        in the problems of `values`). Raises InputError for an adapter without a rank, and as `Values.alpha`. By default
+        all linear layers, no dropout. Targets are read as Megatron-Core's names if the workers take its options.
         """
         values = self.values
         if not self.adapts:
@@ -164,7 +150,7 @@ class Script:
             "method": "qlora" if values.switch("adapter.quantised") else "lora",
             "r": rank,
             "target_modules": adapted_modules(given) if self.workers.options else plain,
-            "lora_alpha": self._alpha(rank),
+            "lora_alpha": values.alpha(rank, self.reading.file),
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
 
