@@ -178,8 +178,11 @@ def _start_notes(plan: Plan) -> Iterator[str]:
         )
 
 
-# Activations that the experts' grouped kernels have, each with whether a gate goes with it (moe/experts.py).
-ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoid", True), ("relu2", False)))
+# Activations that grouped experts have, each with whether a gate goes with it (moe/experts.py); not GELU in the tanh
+# form, which is that of the kernel fused with a bias.
+ACTIVATIONS = frozenset(
+    (("silu", True), ("clamped_swiglu", True), ("gelu_sigmoid", True), ("relu2", False), ("gelu", False))
+)
 
 
 def moe_args(out: Arguments, plan: Plan) -> None:

@@ -16,6 +16,7 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.arguments import WRONG
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
 from symconfig.format import count, gib, grouped, microbatches, picked, rounded, seconds, several, signed
@@ -177,7 +178,7 @@ def headline(audit: Audit) -> str:
     """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`. First whether it runs
     (unknown trainer, cannot run, not all understood, not predicted, or runs) with the predicted step if it runs; then
     the better plan or that the run has the best one, if searched; then the numbers of findings by severity, or, without
-    any, that nothing is wrong (of a run that is predicted) or was found.
+    any, that nothing is wrong (of a run that is predicted) or was found (unless a malformed value is why none is).
     """
     judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:
@@ -198,7 +199,11 @@ def headline(audit: Audit) -> str:
         parts.append(f"{rounded(step_s(better))} s a step is possible{gain}")
     counts = {name: sum(finding.severity == name for finding in audit.findings) for name in _SEVERITIES}
     counted = ", ".join(several(number, name) for name, number in counts.items() if number)
-    return "; ".join((*parts, counted or ("no problem was found" if judged is None else "nothing is wrong")))
+    if counted or judged is not None:
+        parts.append(counted or "nothing is wrong")
+    elif all(problem.what != WRONG for problem in audit.unpredicted):
+        parts.append("no problem was found")
+    return "; ".join(parts)
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:

@@ -22,6 +22,7 @@ from symconfig.frameworks.deepspeed.keys import AUTO
 
 TRUE = ("", "true", "1", "yes", "on")  # "": a switch without a value
 DIGITS = 12  # of no quantity of a run there are more
+WRONG, ABOVE_ZERO = "has a wrong value", "a whole number above zero"
 FALSE = ("false", "0", "no", "off", "none")
 
 
@@ -75,7 +76,7 @@ class Arguments:
             return None
         if text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) > 0:
             return int(text)
-        self._not(names, text, "a whole number above zero")
+        self._not(names, text, ABOVE_ZERO)
         return None
 
     def number(self, *names: str) -> float | None:
@@ -105,7 +106,7 @@ class Arguments:
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
         setting = self.find(*names)
         if setting is not None:
-            self._wrong(setting, "has a wrong value", got=shorten(text) or "nothing", need=need)
+            self._wrong(setting, WRONG, got=shorten(text) or "nothing", need=need)
 
     def _wrong(self, setting: Setting, what: str, **words: str | None) -> None:
         problem = setting.problem(what, **words)

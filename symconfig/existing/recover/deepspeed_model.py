@@ -82,13 +82,17 @@ def _adapter(
 ) -> Mapping[str, object] | None:
     """Return the fields of the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none.
 
-    A switch, a rank or a method's name asks for it; a switch that is off prevails. Rank and modules are PEFT's
-    defaults, recorded in `assumed`, if not given. None also for unknown modules, a problem appended to `problems`.
+    A switch, a rank other than 0 or a method's name asks for it; a switch that is off prevails. Rank and modules are
+    PEFT's defaults, recorded in `assumed`, if not given. None also for a malformed rank, then in the problems of
+    `arguments`, and for unknown modules, a problem appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
-    rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
     wanted = arguments.switch(*_ON)
-    if wanted is False or not (wanted or rank or kind in ("lora", "qlora")):
+    asked = wanted or kind in ("lora", "qlora")
+    rank = None if arguments.text(*_RANK) == "0" and not asked else arguments.whole(*_RANK)
+    if wanted is False or not (asked or rank):
+        return None
+    if rank is None and arguments.given(*_RANK):
         return None
     if rank is None:
         rank = _PEFT_RANK

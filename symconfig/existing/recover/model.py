@@ -11,7 +11,7 @@ from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import uncounted, zoo
 from symconfig.existing.recover.fields import Fields, merged
-from symconfig.existing.recover.layers import PATTERN, expert_fields, mixer_fields
+from symconfig.existing.recover.layers import PATTERN, expert_fields, has_experts, mixer_fields
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
 from symconfig.formats import links, megatron
@@ -204,14 +204,16 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 def _activation(out: Fields) -> None:
     """Record in `out` the activation and whether the MLP is gated; refuse combinations that are none in the table.
 
-    Without an option: GELU without a gate, in its tanh form if fused with biases.
+    Without an option: GELU without a gate, in its tanh form if fused with biases, which experts cannot since
+    core_v0.13.
     """
     args = out.args
     by_option = {option: links.destinations(option)[0] for *_, options in megatron.ACTIVATIONS for option in options}
     given = {option: value for option, dest in by_option.items() if (value := args.value(dest))}
     act, gated, _ = next((one for one in megatron.ACTIVATIONS if one[2] == given), ("", False, {}))
     if not given:  # the kernel fused with the bias is the tanh form, the plain one the exact
-        act = "gelu_tanh" if args.switch("add_bias_linear") and args.switch("bias_gelu_fusion") else "gelu"
+        fused = args.switch("add_bias_linear") and args.switch("bias_gelu_fusion")
+        act = "gelu_tanh" if fused and not (has_experts(out) and args.table.at_least("core_v0.13.0")) else "gelu"
     elif not act:
         got = " ".join(option if value is True else f"{option} {value}" for option, value in given.items())
         limit, offset = megatron.CLAMPED_SWIGLU_LIMIT, megatron.CLAMPED_SWIGLU_OFFSET

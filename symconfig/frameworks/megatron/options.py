@@ -141,7 +141,7 @@ def behaviour(names: Mapping[str, Value], architecture: str, c: Configuration, l
         implementation["routing"] = fused if names.get("moe_permute_fusion") else "chain"
     if names.get("defer_embedding_wgrad_compute"):
         limit, every = names.get("wgrad_deferral_limit"), c.num_microbatches
-        implementation["deferred_gradients"] = min(limit if isinstance(limit, int) and limit else every, every - 1)
+        implementation["deferred_gradients"] = min(limit if isinstance(limit, int) and limit > 0 else every, every - 1)
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and c.zero_stage < 2
     gathers, shared = Start.AHEAD, c.dp * c.cp // c.gtp > 1

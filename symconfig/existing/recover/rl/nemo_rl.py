@@ -6,17 +6,16 @@ nemo_rl/models/megatron/setup.py (setup_model_config), nemo_rl/models/automodel/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import ABOVE_ZERO, Arguments
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import PROMPT, Script, megatron_options
 from symconfig.existing.recover.rl.step import Alone, Packed
@@ -80,9 +79,10 @@ class Reader(Script):
     def ranks(self) -> int:
         return self._degree("tp") * self._degree("cp")
 
-    def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA adapter; None if it is off and all weights are trained."""
-        return Script.adapter(self, model) if self.values.switch("adapter.enabled") else None
+    @property
+    def adapts(self) -> bool:
+        """Return whether an adapter is trained: if it is switched on."""
+        return self.values.switch("adapter.enabled")
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
         """Return the run of a model with `microbatches` micro-batches per update over all replicas. Raises InputError.
@@ -174,8 +174,8 @@ class Reader(Script):
             yield self.problem(f"{GENERATION_KEYS}.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
-        if self.values.text(longest := f"{POLICY}.max_total_sequence_length") is None:
-            yield self.problem(longest, "the length of the sequences is not said", need="a whole number above zero")
+        if self.values.silent(longest := f"{POLICY}.max_total_sequence_length"):
+            yield self.problem(longest, "the length of the sequences is not said", need=ABOVE_ZERO)
 
     @property
     def _longest(self) -> int:

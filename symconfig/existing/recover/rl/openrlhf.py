@@ -60,7 +60,8 @@ class Reader(Script):
         if rl.has_critic:  # it is as the reward model or the actor where nothing names it
             names = ("critic.model_name_or_path", "reward.model_name_or_path", "actor.model_name_or_path")
             own = self.model(next(filter(values.given, names), names[-1]))
-            assert own is not None, "a name that is not known has raised"
+            if own is None:
+                return None
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self.ranks), packed.room, on)
         return replace(actor, step=step, critic=critic)
@@ -94,8 +95,9 @@ class Reader(Script):
         Longest prompt and response, if not given, share data.max_len; the prompt is then an assumption.
         """
         values, served = self.values, self._pools.get("vllm", 0)
-        if values.whole("vllm.num_engines") is None:
-            self.problems.append(self.problem("vllm.num_engines", "generation without vLLM is not predicted"))
+        if values.whole(engines := "vllm.num_engines") is None:
+            if values.silent(engines) or values.text(engines) == "0":
+                self.problems.append(self.problem(engines, "generation without vLLM is not predicted"))
             return None
         whole, response = values.whole("data.max_len") or 1, values.whole("rollout.max_new_tokens")
         left, why = min(whole // 2, PROMPT), "no option says it"

@@ -18,6 +18,7 @@ from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting, Word, settings
 from symconfig.existing.recover import deepspeed, megatron
+from symconfig.existing.recover.arguments import ABOVE_ZERO
 from symconfig.existing.recover.deepspeed_model import adapted, named_model, named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.step import Packed, Step
@@ -126,20 +127,30 @@ class Script:
             self.problems += error.problems
             return None
 
+    @property
+    def adapts(self) -> bool:
+        """Return whether an adapter is trained: one of a rank other than 0."""
+        return self.values.text("adapter.r") not in (None, "0")
+
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA or QLoRA adapter; None if the rank is missing or 0. By default all linear
-        layers, no dropout. Targets are read as Megatron-Core's names if the workers take its options.
+        """Return the fields of the LoRA or QLoRA adapter; None if there is none, or if the rank is malformed (recorded
+        in the problems of `values`). Raises InputError for an adapter without a rank, and as `Values.alpha`. By default
+        all linear layers, no dropout. Targets are read as Megatron-Core's names if the workers take its options.
         """
         values = self.values
-        if not (rank := values.number("adapter.r")):
+        if not self.adapts:
+            return None
+        if (rank := values.whole("adapter.r")) is None:
+            if values.silent("adapter.r"):
+                raise InputError(self.problem("adapter.r", "is not said", need=ABOVE_ZERO))
             return None
         given = values.words("adapter.targets")
         plain = named_targets(given or ("all-linear",), model)
         return {
             "method": "qlora" if values.switch("adapter.quantised") else "lora",
-            "r": int(rank),
+            "r": rank,
             "target_modules": adapted_modules(given) if self.workers.options else plain,
-            "lora_alpha": values.number("adapter.lora_alpha") or 2.0 * rank,
+            "lora_alpha": values.alpha(rank, self.reading.file),
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
 
@@ -152,7 +163,7 @@ class Script:
     def sizes(self, *names: str) -> tuple[int, ...] | None:
         """Return fields or keys as positive integers; None if any is none, with a problem of each that is absent."""
         sizes = {name: self.values.whole(name) for name in names}
-        self.problems += [self.problem(name, "is not said") for name in names if self.values.text(name) is None]
+        self.problems += [self.problem(name, "is not said") for name in names if self.values.silent(name)]
         known = tuple(size for size in sizes.values() if size is not None)
         return known if len(known) == len(names) else None
 
@@ -352,7 +363,7 @@ class Script:
         Raises InputError with all problems.
         """
         made = self.made()
-        if made is None or self.problems:
+        if made is None or self.problems or self.values.problems:
             raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
         return replace(made, assumed=(*made.assumed, *self.assumed))
 

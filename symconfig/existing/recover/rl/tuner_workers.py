@@ -130,6 +130,11 @@ class TunerWorkers(Script):
         return self.tuner.kinds[self.program.megatron]
 
     @property
+    def adapts(self) -> bool:
+        """Return whether an adapter is trained: by the way of tuning."""
+        return self._kind in _ADAPTERS
+
+    @property
     def _dtype(self) -> str:
         return (self.values.text("dtype") or "").rpartition(".")[2]
 
@@ -152,7 +157,7 @@ class TunerWorkers(Script):
     def _in_16_bits(self) -> bool:
         """Return whether replicas hold the weights themselves in 16 bits."""
         if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
-            return self._kind in _ADAPTERS or self.values.switch("pure_bf16")
+            return self.adapts or self.values.switch("pure_bf16")
         return self._dtype in (*_BF16, *_FP16) or self.tuner.halves
 
     @property
@@ -223,7 +228,7 @@ class TunerWorkers(Script):
         Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
         With Megatron-Core they are plain LoRA on that program's modules.
         """
-        values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
+        values, adapts, words = self.values, self.adapts, list[str]()
         if adapts and not self.program.megatron:
             words += ["--load_in_4bit"] * (weight_bytes(values.text("model_name_or_path") or "") == _IN_4_BITS)
             usual = (f"--{name}={text}" for name in LORA[:3] if (text := values.text(name)) is not None)
@@ -236,7 +241,8 @@ class TunerWorkers(Script):
         if model is None or not (adapts and self.program.megatron):
             return model and without_images(model)
         try:
-            return adapted(without_images(model), self.reading, self.adapter(model.model) or {})
+            fields = self.adapter(model.model)
+            return None if fields is None else adapted(without_images(model), self.reading, fields)
         except InputError as error:
             self.problems += error.problems
             return None

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.descriptor.job import Backend
-from symconfig.errors import Problem
+from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.arguments import FALSE, Arguments
+from symconfig.existing.recover.arguments import FALSE, WRONG, Arguments
 from symconfig.formats.keys import Keys, Trainer
 
 
@@ -84,6 +84,25 @@ class Values(Arguments):
         """Return the value or default of a field or key (`names`: one); None if it is absent, null or none."""
         text = Arguments.text(self, *names)
         return None if text is None or text.lower() in _NULL else text
+
+    def silent(self, *names: str) -> bool:
+        """Return whether a field or key (`names`: one) is absent, null or none; not if its value is unknown."""
+        setting = self.find(*names)
+        return setting is None or (setting.unknown is None and self.text(*names) is None)
+
+    def alpha(self, rank: int, file: str) -> float:
+        """Return an adapter's alpha: 2 x rank for none or 0 in a program without a default number. Raises InputError.
+
+        Elsewhere null, 0 and less are no alpha that is described. file: of a problem without a place.
+        """
+        field = "adapter.lora_alpha"
+        alpha, name = self.number(field), self.name(field)
+        if not alpha and (name not in self.keys or self.keys[name].unset is None):
+            return 2.0 * rank
+        if alpha is None or alpha <= 0:
+            got = "nothing" if alpha is None else f"{alpha:g}"
+            raise InputError(self.problem(field, WRONG, file, got=got, need="a number above zero"))
+        return alpha
 
     def switch(self, *names: str) -> bool:
         """Return whether a switch is on: without a value, or with any but FALSE and null; else its default."""
