@@ -14,7 +14,7 @@ Parameters are only concatenated, never added or multiplied once for all, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -63,6 +63,11 @@ class Graph:
         return found
 
     @cached_property
+    def names(self) -> set[str]:
+        """Return the names of all tensors and operators; `made` adds those that it gives."""
+        return {*self.program.tensors, *(op.name for op in self.program.operators)}
+
+    @cached_property
     def weights(self) -> frozenset[str]:
         """Return the names of the parameters that one operator alone reads."""
         names = (one.tensor.name for one in self.program.parameters)
@@ -87,11 +92,12 @@ class Graph:
 
     def made(self, op: Operator, sign: str, a: Use, b: Use, dims: Sequence[str]) -> Use:
         """Return a new tensor that is made of two on the way to an operator's result: as wide as the wider one, with a
-        gradient if one has it.
+        gradient if one has it, and of a name that this graph gave to no other.
         """
         name = f"{op.name}.{sign.join(use.name.rpartition('.')[2] for use in (a, b))}"
-        while name in self.program.tensors:
+        while name in self.names:
             name += "'"
+        self.names.add(name)
         width = max(a.tensor.element_bytes, b.tensor.element_bytes)
         return Use(Tensor(name, tuple(dims), width, a.gradient or b.gradient))
 
@@ -165,10 +171,18 @@ def _joined(graph: Graph, parts: Sequence[Operator]) -> tuple[Operator, dict[str
         theirs = (*x.loops, *w.loops[:start], *w.loops[len(w.loops) - behind :])
         if list(weight.loops[at : at + len(some)]) != some or len(same) != len(theirs):
             return None
+        if len(weight.loops) - len(some) != len(w.loops) - len(own[0]):
+            return None
         names = dict(zip(same, theirs, strict=True))
         if [names[loop] for loop in same] != [*theirs] or {*piece} & {*theirs, *parts[0].loops} - {*pieces[0]}:
             return None
         if replace(weight.tensor, name="", dims=()) != replace(w.tensor, name="", dims=()):
+            return None
+        if {names.get(loop, loop) for loop in part.contracted} != {*parts[0].contracted} or {*piece} & {
+            *part.contracted
+        }:
+            return None
+        if _kernel(part) != _kernel(parts[0]):
             return None
         kept |= {names.get(loop, loop) for loop in held(part)}
         outputs.append(part.outputs[0].renamed(*names.items()))
@@ -194,6 +208,12 @@ def _joined(graph: Graph, parts: Sequence[Operator]) -> tuple[Operator, dict[str
         parts=tuple(parts),
     )
     return op, {name: sum(prod(sizes[loop] for loop in piece) for piece in pieces)}
+
+
+def _kernel(op: Operator) -> tuple[Hashable, ...]:
+    """Return what a product has once, whatever it computes: elements of its results, and how its kernels are priced."""
+    element = replace(op.outputs[0].tensor, name="", dims=())
+    return element, op.gradients, op.traffic, op.linear, op.sums, op.launches, op.low_precision
 
 
 def associate(graph: Graph) -> Iterator[Substitution]:
@@ -239,7 +259,7 @@ def factor(graph: Graph) -> Iterator[Substitution]:
                 b = other.inputs[1 - other.inputs.index(its)]
                 like = dict(zip(other.outputs[0].loops, op.inputs[1].loops, strict=True))
                 same = [like.setdefault(loop, to) == to for loop, to in zip(its.loops, shared.loops, strict=True)]
-                if not all(same) or {*other.loops} - {*like} or a.name == b.name:
+                if not all(same) or {*other.loops} - {*like} or len({*like.values()}) < len(like) or a.name == b.name:
                     continue
                 b = b.renamed(*like.items())
                 if {*a.loops} != {*b.loops}:
