@@ -119,6 +119,7 @@ class Source:
     batch: int | None = None  # examples of a step
     seq_length: int | None = None
     unfused: bool = False  # attention of a model
+    kind: str = "program"  # or "model", "module": what runs the graph as it was given
 
 
 def once(given: Mapping[str, Any]) -> str:
@@ -163,7 +164,7 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     how = Implementation().attending(Kernel.FUSED_SOFTMAX if unfused else Kernel.FLASH)
     of_batch = programs(model, tokens, how)
     return Source(
-        model.name, lambda turns: of_batch(batch // turns), {"the global batch": batch}, batch, tokens, unfused
+        model.name, lambda turns: of_batch(batch // turns), {"the global batch": batch}, batch, tokens, unfused, "model"
     )
 
 
@@ -208,7 +209,7 @@ def _module(job: GraphJob) -> Source:
     from symconfig.graph.program.torch_source import load_module
 
     whole = load_module(str(job.module))
-    return Source(whole.name, lambda turns: whole)
+    return Source(whole.name, lambda turns: whole, kind="module")
 
 
 def turns_of(wanted: int | None, source: Source, gpus: int, most: int) -> tuple[int, ...]:

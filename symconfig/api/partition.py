@@ -66,7 +66,13 @@ class PartitionResult:
         return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     def placements_file(self) -> str:
-        """Return the placements as Python source with `distribute(module, mesh)`."""
+        """Return the placements as Python source with `distribute(module, mesh)`. Raises InputError if the graph of a
+        model or module was rewritten.
+        """
+        kind = self.asked.source.kind
+        if self.rewritten is not None and self.rewritten.taken and kind != "program":
+            what = f"the partition is of the rewritten graph, and the {kind} runs the one that it was given"
+            raise InputError(what, field="rewrite", need="a partition without it")
         return python(self.placements())
 
     def distribute(self, module: Any, device_type: str = "cuda") -> Any:

@@ -85,7 +85,7 @@ def run_partition(arguments: argparse.Namespace) -> int:
         what = "cannot be had of a pipeline, whose stages have a partition each"
         refuse(arguments, ("explain", "baselines"), what, need="no --stages")
     if given.get("rewrite") is True and given.get("program") is None:
-        what = "would be of the rewritten graph, and the module runs its own"
+        what = f"would be of the rewritten graph, and the {'module' if given.get('module') else 'model'} runs its own"
         refuse(arguments, ("out",), what, need="no --rewrite, or a --program")
 
     def placed(problem: Problem) -> Problem:

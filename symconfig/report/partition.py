@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from string import ascii_lowercase
 
 from symconfig.cost.partition.costs import Keep, Objective
@@ -138,15 +139,16 @@ def rewrites(found: Rewritten) -> str:
     """Return the step's milliseconds with and without rewrites, the number of graphs that were solved for, and a line
     for each rewrite that was taken, with the milliseconds after it by the adaptive solver; or that none gains.
     """
-    best, before = found.partition.cost, found.before.cost if found.before is not None else float("inf")
-    searched = several(found.solved, "graph") + ("" if found.exhausted else ", though the rules reach more")
+    best, before = found.partition.cost, found.before.cost if found.before is not None else inf
     if not found.taken:
-        return f"No rewrite makes the step faster, of {searched}."
+        reached, number = "that the rules reach" if found.exhausted else "that were tried", found.solved
+        return f"None of the {number} graphs {reached} is faster." if number > 1 else "The rules reach no other graph."
     without = f"{milliseconds(before)} ms without ({signed(best / before - 1)})" if found.before else "none without"
-    lines = (f"  {one.rewrite.rule}: {one.rewrite.words} ({milliseconds(one.cost)} ms)" for one in found.taken)
-    return "\n".join(
-        (f"Rewrites: {milliseconds(best)} ms a step, {without}; the best of {searched}. After each:", *lines)
-    )
+    searched = several(found.solved, "graph") + ("" if found.exhausted else ", though the rules reach more")
+    after = [f"{milliseconds(one.cost)} ms" if one.cost < inf else "does not fit" for one in found.taken]
+    lines = [f"  {one.rewrite} ({words})" for one, words in zip(found.taken, after, strict=True)]
+    head = f"Rewrites: {milliseconds(best)} ms a step, {without}; the best of {searched}. After each:"
+    return "\n".join((head, *lines))
 
 
 def proof(partition: Partition) -> str:

@@ -11,15 +11,15 @@
                       "exposed"}],
      "baselines": [{"name", "cost", "memory_bytes", "microbatches", "keep"}],
      "notes": [text],
-     "rewrites": {"taken": [{"rule", "words", "cost"}], "cost_before", "cost", "solved", "exhausted"}}
+     "rewrites": {"taken": [{"rule", "words", "places", "cost"}], "cost_before", "cost", "solved", "exhausted"}}
     LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],
               "strategy": [s_1 … s_k], "partial", "flat": [{"level", "size"}], "gradient": the same without role | null}
 
 Operators and parameters are those of the folded program; `times` says for how many each stands. `optimal`: no strategy
 with these microbatches and what is kept costs less; `closed`: nor with any other that was asked for. A baseline that
 does not fit has nulls. `rewrites` is there with --rewrite: after each the adaptive solver's cost, null where nothing
-fits; before and after all of them the asked solver's. Equal inputs give equal bytes where no solver ran into its limit
-of time.
+fits; before and after all of them the asked solver's; `places` has the words of each place. Equal inputs give equal
+bytes where no solver and no search of rewrites ran into its limit of time.
 
     {"schema": "symconfig.pipeline/2", "name", "job", "mesh": {"gpus", "levels"},
      "solution": {"step_s", "microbatches", "idle", "memory_limit_bytes", "layers", "solved"},
@@ -94,7 +94,11 @@ def _rewrites(found: Rewritten) -> dict[str, Any]:
     """Return the rewrites taken as JSON, with the cost after each, before and after all, and the graphs solved for."""
     return {
         "taken": [
-            {"rule": one.rewrite.rule, "words": one.rewrite.words, "cost": one.cost if isfinite(one.cost) else None}
+            {
+                **picked(one.rewrite, "rule", "words"),
+                "places": list(one.rewrite.each),
+                "cost": one.cost if isfinite(one.cost) else None,
+            }
             for one in found.taken
         ],
         "cost_before": found.before.cost if found.before is not None else None,

@@ -48,20 +48,69 @@ def test_a_rewritten_graph_is_reported_and_written(run: Run, tmp_path: Path) -> 
     file = dict[str, Any]()
     exec((out / "placements.py").read_text(), file)
     assert {*file["PARAMETERS"]} == {"gate+up", "down"}
+    assert "; gate then up: each rank holds its part of every piece\n" in (out / "placements.py").read_text()
     job = tmp_path / "job.yaml"
     job.write_text(f"program: {path}\ncluster: h100\ngpus: 8\nsolver: adaptive\nrewrite: true\n")
     assert run("partition", job, "--json").json() == data
+
+
+LAYERS = """
+schema: symconfig.program/1
+name: layers
+dims: {b: 512, h: 4096, f: 8192}
+batch: [b]
+inputs: {x: [b, h]}
+operators:
+  - repeat:
+      name: layers
+      times: 4
+      carry: {x: y}
+      parameters: {up: [h, f], gate: [h, f], down: [f, h]}
+      body:
+        - {do: "u[b,f] = x * up", path: mlp.up}
+        - {do: "g[b,f] = x * gate", path: mlp.gate}
+        - {do: "e[b,f] = silu(g)", path: mlp}
+        - {do: "a[b,f] = mul(e, u)", path: mlp}
+        - {do: "y[b,h] = a * down", path: mlp.down}
+outputs: [y]
+"""
+
+
+def test_a_rewrite_of_a_repeat_names_all_its_places(run: Run, tmp_path: Path) -> None:
+    path, out = tmp_path / "layers.yaml", tmp_path / "out"
+    path.write_text(LAYERS)
+    words = ("partition --rewrite --no-flat --program", path, *SMALL)
+    shown = run.done(*words, "--out", out).out
+    data = json.loads((out / "partition.json").read_text())
+    for one in data["rewrites"]["taken"]:
+        times, (first, *more) = len(one["places"]), one["places"]
+        assert f"  {one['rule']}{f' x {times}' if more else ''}: {one['words']} (" in shown
+        assert ("layers.*." in one["words"]) == bool(more)
+        assert more or one["words"] == first
+    merged = [words for one in data["rewrites"]["taken"] if one["rule"] == "merge" for words in one["places"]]
+    assert sorted(words.split(" in ")[0] for words in merged) == [f"layers.{n}.g and layers.{n}.u" for n in range(4)]
+    text = (out / "placements.py").read_text()
+    assert "layers.*.gate+up'" in text or "layers.0.gate+up'" in text
+    assert "layers.*.mlp.gate+up'" in text or "layers.0.mlp.gate+up'" in text
+
+
+def test_a_graph_without_repeats_cannot_run_them_again(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "gated.yaml"
+    path.write_text(GATED)
+    for more in ("", "--rewrite"):
+        error = run.refused(f"partition --recompute full {more} --program", path, *SMALL)
+        assert "--recompute: nothing in the graph repeats" in error
 
 
 def test_where_no_rewrite_gains_it_says_so(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "two.yaml"
     path.write_text(PROGRAM)
     words = ("partition --program", path, *SMALL, "--rewrite")
-    assert "No rewrite makes the step faster, of 1 graph.\n" in run.done(*words).out
+    assert "The rules reach no other graph.\n" in run.done(*words).out
     data = run(*words, "--json").json()["rewrites"]
     assert data["taken"] == []
     assert data["cost_before"] == data["cost"]
-    assert "No rewrite makes the step faster" in run.done(*MODEL, "--rewrite").out
+    assert "The rules reach no other graph.\n" in run.done(*MODEL, "--rewrite").out
 
 
 def test_a_partition_of_a_rewritten_module_is_not_distributed() -> None:
@@ -71,3 +120,5 @@ def test_a_partition_of_a_rewritten_module_is_not_distributed() -> None:
     assert found.rewritten.taken
     with pytest.raises(InputError, match="the module runs the one that it was given"):
         found.distribute(None)
+    with pytest.raises(InputError, match="the module runs the one that it was given"):
+        found.placements_file()

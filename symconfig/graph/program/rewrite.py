@@ -20,7 +20,15 @@ class Rewrite:
 
     rule: str
     places: tuple[Place, ...]
-    words: str
+    each: tuple[str, ...]  # what is done there, for people
+
+    @property
+    def words(self) -> str:
+        """Return what is done at the first place, with * for numbers in names if there are several."""
+        return self.each[0] if len(self.each) == 1 else general(self.each[0])
+
+    def __str__(self) -> str:
+        return f"{self.rule}{f' x {len(self.each)}' if len(self.each) > 1 else ''}: {self.words}"
 
 
 def rewrites(program: Program) -> list[Rewrite]:
@@ -30,9 +38,9 @@ def rewrites(program: Program) -> list[Rewrite]:
     for rule in RULES:
         for (at, way), one in _places(rule, graph):
             key = rule, (tuple(first[index] for index in at), way)
-            known = found.get(key, Rewrite(rule, (), general(one.words)))
+            known = found.get(key, Rewrite(rule, (), ()))
             if not {index for other, _ in known.places for index in other}.intersection(at):
-                found[key] = replace(known, places=(*known.places, (at, way)))
+                found[key] = replace(known, places=(*known.places, (at, way)), each=(*known.each, one.words))
     return list(found.values())
 
 

@@ -14,10 +14,10 @@ Parameters are only concatenated, never added or multiplied once for all, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
 from math import prod
 
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use, Work, loops_of
@@ -63,6 +63,11 @@ class Graph:
         return found
 
     @cached_property
+    def names(self) -> set[str]:
+        """Return the names of all tensors and operators; `free` adds those that it gives."""
+        return {*self.program.tensors, *(op.name for op in self.program.operators)}
+
+    @cached_property
     def weights(self) -> frozenset[str]:
         """Return the names of the parameters that one operator alone reads."""
         names = (one.tensor.name for one in self.program.parameters)
@@ -85,13 +90,18 @@ class Graph:
         fit = (sizes[dim] == sizes[loop] for use in uses for dim, loop in zip(use.tensor.dims, use.loops, strict=True))
         return simple and two and len(op.outputs) == 1 and all(fit)
 
+    def free(self, name: str) -> str:
+        """Return this name, with primes until nothing has it and it was not returned before."""
+        while name in self.names:
+            name += "'"
+        self.names.add(name)
+        return name
+
     def made(self, op: Operator, sign: str, a: Use, b: Use, dims: Sequence[str]) -> Use:
         """Return a new tensor that is made of two on the way to an operator's result: as wide as the wider one, with a
         gradient if one has it.
         """
-        name = f"{op.name}.{sign.join(use.name.rpartition('.')[2] for use in (a, b))}"
-        while name in self.program.tensors:
-            name += "'"
+        name = self.free(f"{op.name}.{sign.join(use.name.rpartition('.')[2] for use in (a, b))}")
         width = max(a.tensor.element_bytes, b.tensor.element_bytes)
         return Use(Tensor(name, tuple(dims), width, a.gradient or b.gradient))
 
@@ -134,7 +144,9 @@ def merge(graph: Graph) -> Iterator[Substitution]:
                 if joined is not None:
                     op, sizes = joined
                     names = " and ".join(sorted((operators[first].name, operators[second].name)))
-                    weight = Parameter(op.inputs[1].tensor, op.inputs[1].name)
+                    weight = Parameter(
+                        op.inputs[1].tensor, _path(graph, op.parts, (operators[first], operators[second]))
+                    )
                     words = f"{names} in one product, which read {op.inputs[0].name}"
                     yield Substitution((first, second), (op,), words, sizes, (weight,), early=True)
 
@@ -165,10 +177,15 @@ def _joined(graph: Graph, parts: Sequence[Operator]) -> tuple[Operator, dict[str
         theirs = (*x.loops, *w.loops[:start], *w.loops[len(w.loops) - behind :])
         if list(weight.loops[at : at + len(some)]) != some or len(same) != len(theirs):
             return None
+        if len(weight.loops) - len(some) != len(w.loops) - len(own[0]):
+            return None
         names = dict(zip(same, theirs, strict=True))
         if [names[loop] for loop in same] != [*theirs] or {*piece} & {*theirs, *parts[0].loops} - {*pieces[0]}:
             return None
         if replace(weight.tensor, name="", dims=()) != replace(w.tensor, name="", dims=()):
+            return None
+        summed = {names.get(loop, loop) for loop in part.contracted}
+        if summed != {*parts[0].contracted} or {*piece} & {*part.contracted} or _kernel(part) != _kernel(parts[0]):
             return None
         kept |= {names.get(loop, loop) for loop in held(part)}
         outputs.append(part.outputs[0].renamed(*names.items()))
@@ -179,21 +196,65 @@ def _joined(graph: Graph, parts: Sequence[Operator]) -> tuple[Operator, dict[str
     def joined(some: Sequence[str]) -> tuple[str, ...]:
         return (*some[:start], name, *some[len(some) - behind :])
 
-    tensor = replace(w.tensor, name="+".join(part.inputs[1].name for part in parts), dims=joined(w.tensor.dims))
+    tensor = replace(
+        w.tensor, name=graph.free(_name([part.inputs[1].name for part in parts])), dims=joined(w.tensor.dims)
+    )
     whole, firsts = Use(tensor, joined(w.loops)), tuple(dict.fromkeys(piece[0] for piece in pieces))
     splits = [split for split in parts[0].splits if split.loops[0] in others - kept]
     op = replace(
         parts[0],
-        name="+".join(part.name for part in parts),
+        name=graph.free(_name([part.name for part in parts])),
         loops=tuple(dict.fromkeys((*(loop for loop in parts[0].loops if loop in others), name, *chain(*pieces)))),
         inputs=(x, whole),
         outputs=tuple(outputs),
         saves=tuple(whole if use.name == w.name else use for use in parts[0].saves),
         splits=tuple(splits if kept & {*firsts} else [*splits, Split((name, *firsts))]),
-        path="",
+        path=_joined_path([part.path for part in parts]),
         parts=tuple(parts),
     )
     return op, {name: sum(prod(sizes[loop] for loop in piece) for piece in pieces)}
+
+
+def _lead(some: Sequence[Sequence[str]]) -> list[str]:
+    """Return what all sequences begin with."""
+    return [first for first, *_ in takewhile(lambda each: len({*each}) == 1, zip(*some, strict=False))]
+
+
+def _name(names: Sequence[str]) -> str:
+    """Return one name for several: layers.0.gate+up, what they begin with once."""
+    parts = [name.split(".") for name in names]
+    lead = _lead([some[:-1] for some in parts])
+    return ".".join((*lead, "+".join(".".join(some[len(lead) :]) for some in parts)))
+
+
+def _joined_path(paths: Sequence[str]) -> str:
+    """Return one path for several: layers.0.gate+up.weight, what they begin and end with once; "" if one is ""."""
+    if not all(paths) or len({*paths}) == 1:
+        return paths[0] if all(paths) else ""
+    parts = [path.split(".") for path in paths]
+    lead = _lead([some[:-1] for some in parts])
+    rest = [some[len(lead) :] for some in parts]
+    trail = _lead([some[:0:-1] for some in rest])
+    return ".".join((*lead, "+".join(some[-1 - len(trail)] for some in rest), *trail[::-1]))
+
+
+def _path(graph: Graph, parts: Sequence[Operator], products: Sequence[Operator]) -> str:
+    """Return the path of the weight that stands for those of two products. parts: of both, in order of their names."""
+    known = {one.tensor.name: one.path for one in graph.program.parameters}
+    paths = dict[str, str]()
+    for op in products:
+        path, own = known[op.inputs[1].name], op.parts or (op,)
+        *_, among = [""] + [one for one in path.split(".") if one.count("+") == len(own) - 1]
+        each = among.split("+") if op.parts else [among]
+        for part, mine in zip(own, each, strict=False):
+            paths[part.name] = ".".join(mine if one == among else one for one in path.split("."))
+    return _joined_path([paths.get(part.name, "") for part in parts])
+
+
+def _kernel(op: Operator) -> tuple[Hashable, ...]:
+    """Return what a product has once, whatever it computes: elements of its results, and how its kernels are priced."""
+    element = replace(op.outputs[0].tensor, name="", dims=())
+    return element, op.gradients, op.traffic, op.linear, op.sums, op.launches, op.low_precision
 
 
 def associate(graph: Graph) -> Iterator[Substitution]:
@@ -239,7 +300,7 @@ def factor(graph: Graph) -> Iterator[Substitution]:
                 b = other.inputs[1 - other.inputs.index(its)]
                 like = dict(zip(other.outputs[0].loops, op.inputs[1].loops, strict=True))
                 same = [like.setdefault(loop, to) == to for loop, to in zip(its.loops, shared.loops, strict=True)]
-                if not all(same) or {*other.loops} - {*like} or a.name == b.name:
+                if not all(same) or {*other.loops} - {*like} or len({*like.values()}) < len(like) or a.name == b.name:
                     continue
                 b = b.renamed(*like.items())
                 if {*a.loops} != {*b.loops}:

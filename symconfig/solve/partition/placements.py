@@ -19,12 +19,14 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.format import general
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 from symconfig.graph.program.build import matching_dims
 from symconfig.graph.program.net import Net
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot express: replicated there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
+JOINED_NOTE = "{names}: each rank holds its part of every piece"
 STATE_NOTE = "stage {stage}: the {what} cut flat over {dims}, the weight is whole there"
 _NUMBER = re.compile(r"(?<![^.'])\d+(?![^.'])")  # a whole component of a path
 _WHAT = {1: "optimizer state is", 2: "gradient and optimizer state are"}
@@ -51,13 +53,14 @@ class MeshDim:
 @dataclass(frozen=True, slots=True)
 class ParameterPlacement:
     """shape: as the parameter's source stores it; local: on the first rank, which has most if parts are uneven. note:
-    what DTensor cannot express, or ""."""
+    what DTensor cannot express, or "". pieces: what follows what in a split dim that a rewrite joined, or ""."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     placements: tuple[Placement, ...]
     local: tuple[int, ...]
     note: str = ""
+    pieces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
     note; so do mesh dims of ZeRO stages 1 and 2, whose note names what is sharded.
     """
     net, mesh = table.net, table.mesh
+    joined = {op.inputs[1].name: op for op in net.program.operators if op.function == "*" and op.parts}
     for parameter, index in zip(net.program.parameters, net.parameter_of, strict=True):
         node, wanted = net.nodes[index], table.at(index, 0)
         dims = parameter.tensor.dims
@@ -176,9 +180,14 @@ def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
         )
         within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
+        pieces = ""
+        if (op := joined.get(parameter.tensor.name)) is not None:
+            (at_joined,) = (n for n, loop in enumerate(op.inputs[1].loops) if "+" in loop)
+            if any(p.dim == at_joined and not flat for p, flat in zip(wanted, zero, strict=True)):
+                pieces = JOINED_NOTE.format(names=" then ".join(general(part.inputs[1].name) for part in op.parts))
         note = "; ".join([*notes, *_notes(zero, mesh)])
         local = _local_shape(shape, places, mesh)
-        yield parameter.path or parameter.tensor.name, ParameterPlacement(dims, shape, places, local, note)
+        yield parameter.path or parameter.tensor.name, ParameterPlacement(dims, shape, places, local, note, pieces)
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
@@ -310,8 +319,10 @@ def python(placements: Placements) -> str:
         text = f"{{\n        'inputs': {{{side(sides[0])}}},\n        'outputs': {{{side(sides[1])}}},\n    }},"
         modules[path] = alike, text
     for path, one in placements.parameters.items():
-        text = f"{_tuple(map(str, one.placements))},  # {list(one.shape)} -> {list(one.local)}"
-        parameters[path] = (one.dims, one.shape, one.placements, one.note), text
+        text = f"{_tuple(map(str, one.placements))},  # {list(one.shape)} -> {list(one.local)}" + (
+            f"; {one.pieces}" if one.pieces else ""
+        )
+        parameters[path] = (one.dims, one.shape, one.placements, one.note, one.pieces), text
     return _FILE.format(
         program=json.dumps(placements.program, ensure_ascii=False)[1:-1],  # within a docstring: a person's text
         ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",

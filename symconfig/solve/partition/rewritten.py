@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
 from math import inf
+from time import monotonic
 
 from symconfig.errors import InputError
 from symconfig.graph.program.fold import fold
@@ -22,6 +23,7 @@ from symconfig.solve.partition.run import ROUNDING, Ask, Partition, Programs, So
 RELAXED = 2.0  # of the best cost: a product that is distributed over a sum is one more. TASO's 1.05 is of large graphs
 MOST_OPERATORS = 50  # of the folded program
 MOST_PROGRAMS = 100  # that are solved for
+LEAST_SECONDS = 30.0  # that a search may take, or the time limit of the exact solver if that is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Rewritten:
     """The best program found, with its partition. before: of the program as it was given; None if none fits.
 
     solved: number of programs that the adaptive solver was asked for. exhausted: all that the rules reach within
-    RELAXED were.
+    RELAXED were; else they are more than allowed, or the time was over.
     """
 
     programs: Programs
@@ -74,8 +76,10 @@ def rewritten_partition(programs: Programs, ask: Ask, most: int = MOST_PROGRAMS)
 
 def _searched(programs: Programs, ask: Ask, most: int) -> tuple[tuple[Taken, ...], int, bool]:
     """Return the rewrites to the program that the adaptive solver finds cheapest, how many programs it solved for, and
-    whether none is left to expand. Of equal programs the first stays, which has the fewest rewrites.
+    whether none is left to expand. Of equal programs the first stays, which has the fewest rewrites. It solves for no
+    further program after LEAST_SECONDS or ask.limit_s.
     """
+    end = monotonic() + max(LEAST_SECONDS, ask.limit_s)
     ask, first = replace(ask, solver=Solver.ADAPTIVE), ask.turns[0]
     numbers: dict[object, int] = {}
 
@@ -93,7 +97,7 @@ def _searched(programs: Programs, ask: Ask, most: int) -> tuple[tuple[Taken, ...
             key = canonical(there(first), numbers)
             if key in seen:
                 continue
-            if solved >= most:
+            if solved >= most or monotonic() > end:
                 return best, solved, False
             seen.add(key)
             taken = (*path, Taken(rewrite, cost(there)))

@@ -333,10 +333,15 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     With pins, if none is found in unlimited memory either: `excluded`. Else the error states the least bytes that a GPU
     must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
     hint the first larger mesh that fits (see `nearest`). grown: returns the mesh of n times as many GPUs, or None.
+    Raises InputError if nothing repeats and that alone is to run forward again.
     """
     if ask.pins and not _fits(programs, replace(ask, memory_limit=np.inf)):
         return excluded(ask)
-    each = [kept_bytes(costs_of(case, ask, ())) for case in cases(programs, ask)]
+    every = list(cases(programs, ask))
+    if not every:
+        what = "nothing in the graph repeats, so that nothing can run forward again"
+        raise InputError(what, field="recompute", need="none or auto")
+    each = [kept_bytes(costs_of(case, ask, ())) for case in every]
     held: dict[str, float] = defaultdict(float)
     for name, size in min(each, key=lambda some: sum(size for _, size in some)):
         held[general(name)] += size / ask.mesh.gpus

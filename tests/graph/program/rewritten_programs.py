@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from symconfig.graph.program.read import load_program
 from symconfig.graph.program.rewrite import canonical, rewrites, rewritten
 
 DIMS = "b: 3, s: 2, s2: s, h: 4, h2: h, f: 6, r: 2, a: 4, g: 2, g2: g, c: 3"
+SIZES = {"b": 3, "c": 3, "s": 2, "s2": 2, "r": 2, "h": 4, "h2": 4, "a": 4, "f": 6}  # of these dims
 ELEMENTWISE = {
     "add": lambda *some: sum(some), "sub": lambda x, y: x - y, "mul": lambda *some: torch.stack(some).prod(0),
     "bias": lambda x, y: x + y, "scale": lambda x: 0.7 * x, "neg": lambda x: -x, "copy": lambda x: x,
@@ -124,6 +125,61 @@ def drawn(seed: int) -> tuple[str, str, str]:
     return "; ".join(lines), ", ".join(f"{name}: [{dims}]" for name, dims in weights.items()), ", ".join(unread)
 
 
+def reread(seed: int) -> tuple[str, str, str]:
+    """Return operators, parameters and outputs of a random program whose products and sums read what there is along
+    other dims of equal sizes, in any order.
+    """
+    random = np.random.default_rng(seed)
+    known, weights, lines, read = {"x": ["b", "s", "h"]}, dict[str, list[str]](), list[str](), {"x"}
+
+    def mixed(some: Iterable[str]) -> list[str]:
+        return [str(one) for one in random.permutation([*some])]
+
+    def renamed(dims: list[str], able: Iterable[str], stay: float) -> list[str]:
+        """Return for each of the dims one of its size of those that are able, itself by this probability."""
+        found, left = list[str](), mixed(able)
+        for dim in dims:
+            alike = [other for other in left if SIZES[other] == SIZES[dim]]
+            found.append(dim if dim in alike and random.random() < stay else alike[0])
+            left.remove(found[-1])
+        return found
+
+    def shape(dims: Iterable[str]) -> list[int]:
+        return sorted(SIZES[dim] for dim in dims)
+
+    for number in range(int(random.integers(4, 9))):
+        name, every = f"t{number}", {**known, **weights}
+        pairs = [(x, y) for x in known for y in every if y != x and shape(known[x]) == shape(every[y])]
+        if pairs and random.random() < 0.4:
+            x, other = max((pairs[at] for at in random.permutation(len(pairs))), key=lambda pair: len({*pair} - read))
+            out = known[x]
+            also = ",".join(renamed(every[other], out, 0))
+            lines.append(f"{name}[{','.join(out)}] = {random.choice(['add', 'add', 'mul'])}({x}, {other}[{also}])")
+        else:
+            x, other = "x" if random.random() < 0.6 else mixed(known)[0], mixed(every)[0]
+            mine = renamed(known[x], SIZES, 0.6)
+            if random.random() < 0.8:
+                some, new = mixed(mine)[: int(random.integers(1, 4))], mixed(dim for dim in "bshf" if dim not in mine)
+                other, own = f"w{number}", [*new[: int(random.integers(3))], *(dim for dim in mine if dim in some)]
+                weights[other] = own
+            else:
+                own = renamed(every[other], SIZES, 0.6)
+            out = mixed(
+                dim
+                for dim in dict.fromkeys((*mine, *own))
+                if not (dim in mine and dim in own and random.random() < 0.7)
+            )
+            if len(out) not in (1, 2, 3) and number:
+                continue
+            both = f"{x}[{','.join(mine)}]", f"{other}[{','.join(own)}]"
+            lines.append(f"{name}[{','.join(out)}] = {' * '.join(both[:: random.choice([1, 1, 1, -1])])}")
+        known[name] = out
+        read |= {x, other}
+    outputs = [name for name in known if name not in read]
+    used = ", ".join(f"{name}: [{','.join(dims)}]" for name, dims in weights.items() if name in read)
+    return "; ".join(lines), used, ", ".join(outputs)
+
+
 def made(program: Program) -> list[Use]:
     return [use for op in program.operators for use in op.outputs]
 
@@ -192,11 +248,11 @@ def _computed(op: Operator, inputs: list[torch.Tensor], sizes: Mapping[str, int]
         return {op.outputs[0].name: known[op.outputs[0].name]}
     if op.function == "*":
         found, start, (x, w) = {}, 0, inputs
-        for now in op.outputs:
+        for number, now in enumerate(op.outputs):
             loops = op.inputs[1].loops
             if op.parts:
-                at, _ = _joined_dim(op)
-                piece = [loop for loop in now.loops if loop not in {*op.inputs[0].loops, *loops}]
+                (at, behind), mine = _joined_dim(op), op.parts[number].inputs[1].loops
+                piece = mine[at : len(mine) - behind]
                 shape, width = [sizes[loop] for loop in piece], prod(sizes[loop] for loop in piece)
                 mine = w.narrow(at, start, width).reshape(*w.shape[:at], *shape, *w.shape[at + 1 :])
                 found[now.name] = einsum(x, mine, (*loops[:at], *piece, *loops[at + 1 :]), now)

@@ -15,18 +15,44 @@ from symconfig.graph.program.program import Program  # noqa: E402
 from symconfig.graph.program.rewrite import rewrites, rewritten  # noqa: E402
 from symconfig.graph.program.substitutions import RULES  # noqa: E402
 from tests.graph.program.check import problems  # noqa: E402
-from tests.graph.program.rewritten_programs import SAMPLES, drawn, given, joined, reached, results, sample  # noqa: E402
+from tests.graph.program.rewritten_programs import SAMPLES, drawn, given, joined, reached, reread, results, sample  # noqa: E402
 
 
 @pytest.mark.parametrize("of", [*SAMPLES, *range(1, 12)])
 def test_rewrites_keep_values_and_gradients(of: str | int, tmp_path: Path) -> None:
-    program = sample(tmp_path, of if isinstance(of, str) else drawn(of))
+    others = kept(sample(tmp_path, of if isinstance(of, str) else drawn(of)), 60)
+    assert others > 1
+
+
+def test_rewrites_of_what_is_read_along_other_dims_keep_values_and_gradients(tmp_path: Path) -> None:
+    """Among them products of which the weights, the sums or the tensors that are shared only seem alike."""
+    assert sum(kept(sample(tmp_path, reread(seed)), 8) > 1 for seed in range(120)) > 50
+
+
+@pytest.mark.parametrize(
+    ("operators", "parameters", "outputs"),
+    [
+        ("w[h,h2] = add(t, t[h2,h]); y[b,s,h2] = x * w", "t: [h,h2]", "y"),
+        (
+            "repeat: {name: layers, times: 3, carry: {x: y, x2: a1}, body: ["
+            "'y[b,s,h] = silu(x)', 'w[b,s,h] = add(x, y)', 'v[b,s,f] = w * up', 'a1[b,s,f] = add(x2, v)']}",
+            "up: [h,f]",
+            "a1, y",
+        ),
+    ],
+)
+def test_products_of_one_sum_get_different_names(operators: str, parameters: str, outputs: str, tmp_path: Path) -> None:
+    """Where a tensor is added to itself, or to one of the same name in another layer."""
+    assert kept(sample(tmp_path, (operators, parameters, outputs)), 8) > 1
+
+
+def kept(program: Program, most: int) -> int:
+    """Return how many programs the rules reach, at most so many, after all were found right."""
     values = given(program)
     first = results(program, values)
     weights = [torch.randn_like(one) for one in first]
     slopes = dict(zip(values, gradients(first, weights, list(values.values())), strict=True))
-    others = [other for other, _ in reached(program, 60)]
-    assert len(others) > 1
+    others = [other for other, _ in reached(program, most)]
     for other in others:
         assert problems(other) == []
         mine = {key: value.detach().requires_grad_() for key, value in joined(other, values).items()}
@@ -34,6 +60,7 @@ def test_rewrites_keep_values_and_gradients(of: str | int, tmp_path: Path) -> No
         torch.testing.assert_close(now, first, rtol=1e-9, atol=1e-9)
         found = dict(zip(mine, gradients(now, weights, list(mine.values())), strict=True))
         torch.testing.assert_close(found, joined(other, slopes), rtol=1e-8, atol=1e-8)
+    return len(others)
 
 
 def gradients(outputs: list[torch.Tensor], weights: list[torch.Tensor], of: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -102,17 +129,29 @@ def test_a_fused_kernel_saves_what_takes_fewer_bytes(
 
 
 @pytest.mark.parametrize(
-    ("operators", "outputs"),
+    ("operators", "more", "outputs"),
     [
-        ("y[b,s,f] = x * one; z[b,s,f] = x * one", "y, z"),  # the parameter is read twice
-        ("y[b,s,f] = x * one; z[b,s,f] = silu(y); w[b,s,f] = silu(z)", "y, z, w"),  # all are results
-        ("y[b,s,f] = x * one; z[b,s] = sum(y); w[b,s,f] = mul(z, y)", "w"),  # a sum is not elementwise
-        ("t[b,s] = sum(x); u[b,s] = silu(t); v[b,s,h] = mul(x, u); y[b,s,f] = v * one", "y"),  # u is less than v
+        ("y[b,s,f] = x * one; z[b,s,f] = x * one", "", "y, z"),  # the parameter is read twice
+        ("y[b,s,f] = x * one; z[b,s,f] = silu(y); w[b,s,f] = silu(z)", "", "y, z, w"),  # all are results
+        ("y[b,s,f] = x * one; z[b,s] = sum(y); w[b,s,f] = mul(z, y)", "", "w"),  # a sum is not elementwise
+        ("t[b,s] = sum(x); u[b,s] = silu(t); v[b,s,h] = mul(x, u); y[b,s,f] = v * one", "", "y"),  # u is less than v
+        ("y[b,s,f] = x * one; z[b,f] = x * two", "two: [h,f]", "y, z"),  # one sums the sequence, too
+        (
+            "y[b,s,g] = x * two; z[b,s,f] = x * three",
+            "two: [g,h], three: [f,s,h]",
+            "y, z",
+        ),  # one weight has more dims than the other
+        ("fp32 y[b,s,f] = x * one; fp8 z[b,s,f] = x * two", "two: [h,f]", "y, z"),  # a kernel stores one element type
+        (
+            "p[b,f] = x * two; q[b,f] = x[c,s,h] * three; y[b,f] = add(p, q)",
+            "two: [b,s,h,f], three: [b,s,h,f]",
+            "y",
+        ),  # x along two dims
     ],
 )
-def test_what_is_no_pattern_stays(operators: str, outputs: str, tmp_path: Path) -> None:
-    program = sample(tmp_path, (operators, "one: [h,f]", outputs))
-    assert rewrites(program) == []
+def test_what_is_no_pattern_stays(operators: str, more: str, outputs: str, tmp_path: Path) -> None:
+    weights = ", ".join(filter(None, ("one: [h,f]" if "one" in operators else "", more)))
+    assert rewrites(sample(tmp_path, (operators, weights, outputs))) == []
 
 
 @pytest.mark.parametrize("of", SAMPLES)

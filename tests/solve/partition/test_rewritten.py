@@ -112,3 +112,13 @@ def test_a_graph_of_too_many_operators_is_refused(tmp_path: Path, monkeypatch: p
         InputError, match=r"too many operators to be rewritten, repeats counted once \(got 8, need <= 7"
     ):
         rewritten_partition(programs, ASK)
+
+
+def test_a_search_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the best of the programs that were solved for until then."""
+    programs, now = alone(sample(tmp_path, "a gated unit", **LARGE)), iter(range(0, 1000, 20))
+    monkeypatch.setattr(rewritten, "monotonic", lambda: next(now))
+    some = rewritten_partition(programs, ASK)
+    assert (some.solved, some.exhausted) == (2, False)
+    now = iter(range(0, 1000, 20))
+    assert rewritten_partition(programs, replace(ASK, limit_s=50)).solved == 3
