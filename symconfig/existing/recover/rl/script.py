@@ -18,7 +18,7 @@ from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting, Word, settings
 from symconfig.existing.recover import deepspeed, megatron
-from symconfig.existing.recover.arguments import ABOVE_ZERO
+from symconfig.existing.recover.arguments import ABOVE_ZERO, WRONG
 from symconfig.existing.recover.deepspeed_model import adapted, named_model, named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.step import Packed, Step
@@ -133,17 +133,17 @@ class Script:
         return self.values.text("adapter.r") not in (None, "0")
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA or QLoRA adapter; None if there is none, or if the rank is malformed (recorded
-        in the problems of `values`). Raises InputError for an adapter without a rank, and as `Values.alpha`. By default
-        all linear layers, no dropout. Targets are read as Megatron-Core's names if the workers take its options.
+        """Return the fields of the LoRA or QLoRA adapter; None if there is none.
+
+        By default all linear layers, no dropout. Targets are read as Megatron-Core's names if the workers take its
+        options. Raises InputError for an adapter without a rank or a malformed one, and as `Values.alpha`.
         """
         values = self.values
         if not self.adapts:
             return None
         if (rank := values.whole("adapter.r")) is None:
-            if values.silent("adapter.r"):
-                raise InputError(self.problem("adapter.r", "is not said", need=ABOVE_ZERO))
-            return None
+            unsaid = self.problem("adapter.r", "is not said", need=ABOVE_ZERO)
+            raise InputError([unsaid] if values.silent("adapter.r") else values.problems)
         given = values.words("adapter.targets")
         plain = named_targets(given or ("all-linear",), model)
         return {
@@ -363,7 +363,8 @@ class Script:
         Raises InputError with all problems.
         """
         made = self.made()
-        if made is None or self.problems or self.values.problems:
+        malformed = any(problem.what == WRONG for problem in self.values.problems)
+        if made is None or self.problems or malformed:
             raise InputError(list(dict.fromkeys([*self.problems, *self.values.problems])))
         return replace(made, assumed=(*made.assumed, *self.assumed))
 
