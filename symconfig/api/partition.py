@@ -69,19 +69,21 @@ class PartitionResult:
         """Return the placements as Python source with `distribute(module, mesh)`. Raises InputError if the graph of a
         model or module was rewritten.
         """
-        kind = self.asked.source.kind
-        if self.rewritten is not None and self.rewritten.taken and kind != "program":
+        if self.asked.source.kind != "program":
+            self._check_as_given(self.asked.source.kind)
+        return python(self.placements())
+
+    def _check_as_given(self, kind: str) -> None:
+        """Raise InputError if the graph was rewritten. kind: what runs the graph that it was given: module, model."""
+        if self.rewritten is not None and self.rewritten.taken:
             what = f"the partition is of the rewritten graph, and the {kind} runs the one that it was given"
             raise InputError(what, field="rewrite", need="a partition without it")
-        return python(self.placements())
 
     def distribute(self, module: Any, device_type: str = "cuda") -> Any:
         """Replace every parameter of the PyTorch module by a DTensor as `placements_file` does, on a mesh of all ranks
         of the process group, and return the module. Raises InputError if the graph was rewritten.
         """
-        if self.rewritten is not None and self.rewritten.taken:
-            what = "the partition is of the rewritten graph, and the module runs the one that it was given"
-            raise InputError(what, field="rewrite", need="a partition without it")
+        self._check_as_given("module")
         from torch.distributed import init_device_mesh
 
         file: dict[str, Any] = {}
@@ -176,12 +178,10 @@ def solved_partition(job: PartitionJob) -> PartitionResult:
     """Return the solved partition. Raises InfeasibleError, with what would fit, if nothing does, and InputError if a
     graph that may be rewritten has too many operators.
     """
-    rewritten = rewritten_partition(job.source.programs, job.ask) if job.rewrite else None
-    if rewritten is not None:
-        source = replace(job.source, programs=rewritten.programs)
-        return PartitionResult(replace(job, source=source), rewritten.partition, rewritten)
-    solved = solve_partition(job.source.programs, job.ask) if not job.rewrite else None
-    if solved is None:
+    if job.rewrite and (best := rewritten_partition(job.source.programs, job.ask)) is not None:
+        source = replace(job.source, programs=best.programs)
+        return PartitionResult(replace(job, source=source), best.partition, best)
+    if job.rewrite or (solved := solve_partition(job.source.programs, job.ask)) is None:
         raise infeasible(job.source.programs, job.ask, job.grown)
     return PartitionResult(job, solved)
 

@@ -141,7 +141,7 @@ def with_switches(options: RowOptions, names: Mapping[str, Value], c: Setup) -> 
 
 
 def check_model(stated: MeasuredModel, model: ModelDescriptor) -> None:
-    """Raise InputError with each field of a row's model that is not the one of its arguments."""
+    """Raise InputError with each field of a row's model, `stated`, that differs from the model of its arguments."""
     problems = []
     for name, value in stated.model_dump(exclude_none=True).items():
         have = _of(model, _OTHER_NAMES.get(name, name))

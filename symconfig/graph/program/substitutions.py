@@ -109,9 +109,10 @@ class Graph:
 def unified(
     op: Operator, use: Use, loops: Sequence[str], taken: Collection[str], sizes: dict[str, int]
 ) -> dict[str, str]:
-    """Return {loop: new name} for an operator, with which one of its operands runs along `loops`.
+    """Return {loop: new name} for all loops of an operator, such that its operand `use` is over `loops`, in order.
 
-    Its other loops get primes until they are not `taken` and of one size; `sizes` gets those that it lacks.
+    A loop that `use` lacks keeps its name, with primes added while that is `taken` or has another size. Adds the sizes
+    of new names to `sizes`.
     """
     names = dict(zip(use.loops, loops, strict=True))
     for loop in op.loops:
